@@ -7,7 +7,7 @@ checks its own stretch again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -94,9 +94,11 @@ def walk(
     end_offset: int,
     *,
     silence_seconds: float = SILENCE_SECONDS,
+    on_leader: Callable[[LeaderStarted], None] = lambda leader: None,
 ) -> Iterator[tuple[Outcome | None, LogPosition]]:
     """Yield each record's valid outcome (None: another record) and the position behind it.
 
+    `on_leader` is called with each valid start of a leader.
     Raises CorruptLog where the chain is broken: by an unreadable record, or by one of the current
     epoch, or of one that hasn't begun, that does not follow. Raises WrongLog if the log ends before
     the start, and Unavailable if Kafka sends nothing for `silence_seconds`.
@@ -120,6 +122,8 @@ def walk(
                 f" {answered.offset}): {void}. Run `commitlog verify`; or, if {ANOTHER}"
             )
         valid = record if isinstance(record, Outcome) and not void else None
+        if isinstance(record, LeaderStarted) and not void:
+            on_leader(record)
         position = LogPosition(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
         yield valid, position
 
@@ -145,11 +149,18 @@ def stretches(
 
 
 def decided_in(
-    log: Log, stretch: Stretch, *, silence_seconds: float = SILENCE_SECONDS
+    log: Log,
+    stretch: Stretch,
+    *,
+    silence_seconds: float = SILENCE_SECONDS,
+    on_leader: Callable[[LeaderStarted], None] = lambda leader: None,
 ) -> Iterator[Decided]:
-    """Yield a stretch's outcomes with their transactions, in the order of the chain."""
+    """Yield a stretch's outcomes with their transactions, in the order of the chain.
+
+    `on_leader` is called with each valid start of a leader, before the outcomes that follow it.
+    """
     partition, start, end = stretch.partition, stretch.start, stretch.end_offset
-    records = walk(log, partition, start, end, silence_seconds=silence_seconds)
+    records = walk(log, partition, start, end, silence_seconds=silence_seconds, on_leader=on_leader)
     with closing(TransactionsByOffset(log, partition, seconds=silence_seconds)) as transactions:
         for outcome, position in records:
             if outcome is None:

@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from commitlog.adapters.reading import read_to
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import store_for
 from commitlog.client.accepted.row_rebuild import RowHistories, info_of
@@ -23,7 +22,6 @@ from commitlog.client.accepted.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.core.decisions import BytesWanted, Found, VectorWanted, Wanted
-from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
@@ -93,10 +91,16 @@ def audit_partition(
     genesis = log.genesis(partition)
     machine, found = Machine(genesis), Audited(partition)
     recordings = Recordings(genesis.tables_root)
-    terms = _declared_states(log, partition, end_offset)
+    terms: dict[int, bytes] = {}
+    """The states that valid leaders declared and that are still to be compared, by sequence."""
+
+    def declared(leader: LeaderStarted) -> None:
+        terms[leader.sequence] = leader.state_digest
+
+    whole = Stretch(partition, LogPosition(), end_offset)
     told = time.monotonic()
     histories = RowHistories()
-    for decided in decided_in(log, Stretch(partition, LogPosition(), end_offset)):
+    for decided in decided_in(log, whole, on_leader=declared):
         _check_state(machine, found, terms)
         _audit(machine, decided, found, recordings)
         histories.take(decided)
@@ -119,16 +123,6 @@ def _compare_rows(log: Log, machine: Machine, histories: RowHistories, found: Au
             differing = histories.compare(info, tail, count)
             if differing is not None:
                 _differs(found, differing.sequence, "", differing.text)
-
-
-def _declared_states(log: Log, partition: int, end_offset: int) -> dict[int, bytes]:
-    """Return the state's digest by sequence, as valid leaders declared it."""
-    chain, declared = Chain(), {}
-    for answered in read_to(log.read_outcomes(partition, 0), end_offset):
-        is_valid = not chain.admit(answered.record)
-        if is_valid and isinstance(answered.record, LeaderStarted):
-            declared[answered.record.sequence] = answered.record.state_digest
-    return declared
 
 
 def _check_state(machine: Machine, found: Audited, terms: dict[int, bytes]) -> None:

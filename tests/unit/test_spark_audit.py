@@ -11,6 +11,7 @@ import pytest
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Code, Status, TableVersionIs
 from commitlog.spark import audit as audit_module
+from commitlog.spark import recompute
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import Audited, audit_partition
 from tests.service import SCHEMA, Service, rows
@@ -138,3 +139,33 @@ def test_a_task_that_runs_on_when_the_driver_is_done_does_not_fail(
     monkeypatch.setattr(Path, "write_text", gone)
     audit_module._note(tmp_path, 0, 1, 9)
     assert not tmp_path.exists()
+
+
+def test_outcomes_are_read_once_so_that_progress_is_told_from_the_start(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What leaders declared was read beforehand, for a minute or more in which nothing was told."""
+    make_history(world)
+    end = outcomes_end(world.log, 0)
+    read, opened = world.log.read_outcomes, []
+
+    def counted(partition: int, offset: int = 0, **options: float) -> object:
+        opened.append(offset)
+        return read(partition, offset, **options)
+
+    monkeypatch.setattr(world.log, "read_outcomes", counted)
+    monkeypatch.setattr(recompute, "PROGRESS_SECONDS", -1.0)
+    told: list[int] = []
+    found = audit_partition(world.log, 0, end, lambda done, offset: told.append(done))
+    assert opened == [0]
+    assert told == [*range(1, found.outcomes + 1), found.outcomes]
+    assert found.states >= 1
+
+
+def test_a_leader_that_started_from_another_state_is_named(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_history(world)
+    monkeypatch.setattr(Machine, "digest", lambda self: b"another")
+    found = audit(world)
+    assert [one.problem for one in found.differences] == ["a leader started from a different state"]
