@@ -101,8 +101,15 @@ def _check_type(given: pa.DataType, field: pa.Field, table: str) -> None:
             f" {given}{where}: {reason}",
             field=field.name,
             value=str(given),
-            advice="Convert the column first",
+            advice="It is a VARIANT of Spark: cast it, or make text of it with `to_json`"
+            if _is_variant(inner)
+            else "Convert the column first",
         )
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    """Return True for Spark's VARIANT, which comes as a struct with a mark at one of its fields."""
+    return types.is_struct(kind) and any(b"variant" in (one.metadata or {}) for one in kind)
 
 
 def fits(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -117,7 +117,8 @@ WORDS: dict[str, str] = {
     "name_surrogate": "holds a lone surrogate, which isn't Unicode text",
     "name_too_long": "is longer than {bytes_max} bytes",
     "name_empty": "is empty",
-    "name_dotted": "holds a dot or a backtick, so Lance can't read it",
+    "name_dotted": "holds a dot or a backtick, so Lance can't read it; choose a name without them "
+    "(fields of structs may have them)",
     "name_reserved": "is a name that Lance reserves",
     "name_of_dots": "is empty, '.' or '..'",
     "name_separated": "holds '/', '\\' or '$'",

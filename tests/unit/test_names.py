@@ -53,6 +53,12 @@ def test_top_level_columns_are_named_in_lances_plans(name: str) -> None:
     assert not column_problem(name, is_nested=True)
 
 
+def test_who_names_a_column_with_a_dot_is_told_which_names_are_allowed(client: CommitLog) -> None:
+    with pytest.raises(InvalidTransaction, match=r"'a\.b' .*choose a name without them") as refused:
+        client.create_table("a$dotted", pa.schema([("a.b", pa.int64())]))
+    assert refused.value.field == "column"
+
+
 def test_locations() -> None:
     assert location_problem("/tables/" + "é" * 128)
     assert location_problem("/tables/a\nb")

@@ -14,10 +14,12 @@ from pyspark.sql.types import (
     NullType,
     StructField,
     StructType,
+    VariantType,
     YearMonthIntervalType,
 )
 
-from commitlog.errors import InvalidTransaction
+from commitlog.adapters.row_contract import check_columns
+from commitlog.errors import InvalidTransaction, WrongColumns
 from commitlog.spark.arrow import arrow_schema, conformed, readable_type, spark_schema, to_spark
 from commitlog.spark.pyspark_api import arrow_schema_of
 
@@ -116,3 +118,14 @@ def test_a_null_that_spark_does_not_expect_is_named() -> None:
     for batch in (pa.record_batch({"id": [1, None]}), pa.record_batch({"name": ["a"]})):
         with pytest.raises(InvalidTransaction, match=r"'id' has nulls.*CREATE OR REPLACE TABLE"):
             to_spark(batch, noted)
+
+
+def test_a_variant_that_does_not_fit_is_named_with_what_makes_text_of_it() -> None:
+    inner = StructType([StructField("w", VariantType())])
+    given = arrow_schema(
+        StructType([StructField("v", VariantType()), StructField("n", inner)]), "t"
+    )
+    text = pa.struct([("w", pa.string())])
+    for name, kind in (("v", pa.string()), ("n", text)):
+        with pytest.raises(WrongColumns, match="a VARIANT of Spark.*`to_json`"):
+            check_columns(pa.schema([given.field(name)]), pa.schema([(name, kind)]), "t")
