@@ -29,7 +29,7 @@ from commitlog.spark.changes import (
     snapshot_parts,
 )
 from commitlog.spark.log_positions import another_sources
-from commitlog.spark.options import EARLIEST, LATEST, ChangeOptions, Connection
+from commitlog.spark.options import BATCH_ROWS, EARLIEST, LATEST, ChangeOptions, Connection
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import (
     ReadAllAvailable,
@@ -41,6 +41,7 @@ from commitlog.spark.pyspark_api import (
     check_limits,
 )
 from commitlog.spark.renames import Rename, first_rename
+from commitlog.spark.source import put_together
 from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]
@@ -217,10 +218,10 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the changes of some parts, in their order; runs on an executor."""
         assert isinstance(partition, ChangePartition)
         schema, columns = arrow_schema_of(self.schema), self._columns().names
-        for part in partition.parts:
-            for batch in read_part(part, columns):
-                if batch.num_rows:
-                    yield to_spark(batch, schema)
+        found = (batch for part in partition.parts for batch in read_part(part, columns))
+        yield from put_together(
+            (to_spark(one, schema) for one in found if one.num_rows), BATCH_ROWS
+        )
 
     def _columns(self) -> StructType:
         """Return what is read of the table itself."""

@@ -267,6 +267,37 @@ def test_batches_of_large_rows_have_few(world: Service, monkeypatch: pytest.Monk
     assert max(batch.nbytes for batch in batches) < 2 * 1024**2
 
 
+def test_rows_of_small_fragments_share_batches_of_the_usual_size(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fragment's rows were a batch, which the JVM takes 0.1 ms for."""
+    world.client.create_table(TABLE, SCHEMA)
+    for number in range(6):
+        world.client.append(TABLE, rows(number, name="x" * 1_000))
+    changes = parse_changes({"kafka.bootstrap.servers": "h:1", "table": TABLE, "read": "changes"})
+
+    def of_table(**given: str) -> TableReader:
+        wanted = options(**given)
+        return TableReader(
+            wanted, table_schema(wanted, lambda _: world.client), lambda _: world.client
+        )
+
+    def of_changes() -> ChangeReader:
+        schema = change_schema(changes, lambda _: world.client)
+        return ChangeReader(changes, schema, lambda _: world.client)
+
+    def sizes(reader: TableReader | ChangeReader) -> list[int]:
+        (part,) = reader.partitions()
+        batches = list(reader.read(part))
+        assert [row["id"] for batch in batches for row in batch.to_pylist()] == [*range(6)]
+        return [batch.num_rows for batch in batches]
+
+    assert sizes(of_table()) == sizes(of_changes()) == [6]
+    assert sizes(of_table(batchRows="4")) == [4, 2]
+    monkeypatch.setattr("commitlog.spark.source.BATCH_BYTES", 2_500)
+    assert sizes(of_table()) == sizes(of_changes()) == [2, 2, 2]
+
+
 def test_files_of_lance_2_0_are_read_without_a_warning_for_each(
     world: Service, capfd: pytest.CaptureFixture[str]
 ) -> None:
