@@ -235,7 +235,7 @@ class Draft:
         self.files: list[FileToWrite] = []
         self.recordings: list[bytes] = []
         self.inline_bytes = 0  # of deltas that the outcome holds itself
-        self.header_bytes = 0  # of the versions that it makes
+        self.header_bytes = 0  # of its versions, and of what it registers
         self.observations: dict[Wanted, Observation] = {}
 
     def refused(self, refusal: Refused, index: int) -> Refused:

@@ -115,7 +115,8 @@ HEADERS_BOUNDED_SINCE = 10
 
 HEADERS_BYTES_MAX = 256 * 1024 * 1024
 """The schemas, config and base paths of all versions that one record makes. Each version has all of
-them, so that a thousand changes of a table with 16 MB of config would take 16 GB of memory."""
+them, so that a thousand changes of a table with 16 MB of config would take 16 GB of memory. The
+manifests that it registers count too: it may register one file, and end its table, many times."""
 
 BASES_KEPT_SINCE = 10
 """The protocol under which no version is without a base path of files that stay, or has another

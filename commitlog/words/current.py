@@ -184,9 +184,9 @@ WORDS: dict[str, str] = {
     "managed_blobs_unusable": "{table}: lance.blob.managed is {value!r}; use true or false",
     "table_format_unknown": "{table}: unknown file format {format!r}; use one of {known!j}",
     "headers_too_large": (
-        "{table}: the schemas, config and base paths of this record's versions take {bytes} bytes "
-        "together, and {most} is the limit. Make several changes of one table's config one "
-        "operation, or send several records"
+        "{table}: the schemas, config and base paths of this record's versions, and the manifests "
+        "that it registers, take {bytes} bytes together, and {most} is the limit. Make several "
+        "changes of one table's config one operation, or send several records"
     ),
     "base_path_moved": (
         "{field} {value!r}: the base path of this id would be {path!r}, where the file isn't. Keep "

@@ -17,6 +17,7 @@ import pytest
 from commitlog import words
 from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.catalogue.version_deletion import extended, merged, without
+from commitlog.core.decisions import Found
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.layout_actions import read_spec
 from commitlog.core.iceberg.reading import Node, dump_json
@@ -31,10 +32,12 @@ from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
     DeleteTableVersions,
+    DeregisterTable,
     DropNamespace,
     IcebergChange,
+    RegisterTable,
 )
-from commitlog.model.records import Transaction
+from commitlog.model.records import Observation, Transaction
 from commitlog.model.table import Policy, TableId
 from tests.core_world import ROOT, World, append, commit
 from tests.unit.iceberg_examples import create_updates
@@ -142,6 +145,33 @@ def test_changes_of_large_config_are_bounded_together(
     if is_bounded:
         assert outcome.code == "INVALID_OPERATION"
         assert "Make several changes of one table's config one" in words.worded(outcome).message
+    assert world.replayed().digest() == world.machine.digest()
+
+
+@pytest.mark.parametrize("protocol", [HEADERS_BOUNDED_SINCE - 1, HEADERS_BOUNDED_SINCE])
+def test_registered_manifests_are_bounded_together(
+    protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file can be registered again and again, and each time its manifest is recorded."""
+    monkeypatch.setattr(versions, "HEADERS_BYTES_MAX", 50_000)
+    world, path = World(rules=Rules(protocol)), "_versions/1.manifest"
+    world.create()
+    message = Manifest.FromString(world.state().header.encoded)
+    message.config["k"] = "v" * 20_000
+    state = world.state().copy()
+    state.header = header.ManifestHeader.of(message)
+    world.manifests[f"{ROOT}/r", path] = Found(Observation(path, 10, bytes(32)), state=state)
+    back = RegisterTable(("r",), "ir", f"{ROOT}/r", 1, path)
+    gone = DeregisterTable(("r",))
+    is_bounded = protocol >= HEADERS_BOUNDED_SINCE
+    for name, count, fits in (("a", 2, True), ("b", 3, False)):
+        outcome = world.ask(name, *(one for _ in range(count) for one in (back, gone)))
+        assert (outcome.status == "committed") is (fits or not is_bounded)
+    if is_bounded:
+        assert outcome.code == "INVALID_OPERATION"
+        assert "the manifests that it registers" in words.worded(outcome).message
+    monkeypatch.setattr(versions, "HEADERS_BYTES_MAX", 10_000)
+    assert world.ask("alone", back).status == "committed"
     assert world.replayed().digest() == world.machine.digest()
 
 

@@ -28,7 +28,7 @@ from commitlog.core.draft import Draft, View
 from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.staged import manifest_version
-from commitlog.core.lance.versions import record_delta
+from commitlog.core.lance.versions import count_made, record_delta
 from commitlog.core.manifest.manifest_state import TIME_NANOS_END, ManifestDelta, diff
 from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
@@ -130,7 +130,9 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     registered = None
     if isinstance(operation, RegisterTable):
         registered = _register(draft, operation, location)
-        result = replace(result, delta=record_delta(draft, registered))
+        recording = record_delta(draft, registered)
+        count_made(draft, operation.table, recording.size)
+        result = replace(result, delta=recording)
     table, change = make_table(
         operation,
         draft.transaction.transaction_id,

@@ -31,7 +31,7 @@ from commitlog.model.limits import (
 )
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation
 from commitlog.model.records import Code, FragmentImage, OperationResult, Recording
-from commitlog.model.table import format_table_id
+from commitlog.model.table import TableId, format_table_id
 
 STAGED_DIRECTORY = "_versions/"
 
@@ -48,7 +48,7 @@ def add_version(
     delta: ManifestDelta,
 ) -> None:
     """Add a new version to the draft; later operations of the record see it."""
-    _count_header(draft, view.table, delta)
+    count_made(draft, view.table.table_id, len(delta.header or b""))
     check_bases(draft, view.table.table_id, view.table.location, view.state, delta.header)
     draft.results.append(result)
     draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
@@ -58,15 +58,15 @@ def add_version(
         view.advance(draft.transaction.transaction_id, seen, delta)
 
 
-def _count_header(draft: Draft, table: Table, delta: ManifestDelta) -> None:
-    """Refuse a record whose versions have more in their headers than a leader can hold."""
-    draft.header_bytes += len(delta.header or b"")
+def count_made(draft: Draft, table: TableId, size: int) -> None:
+    """Refuse a record whose headers and registered manifests are more than a leader can hold."""
+    draft.header_bytes += size
     is_bounded = draft.rules.protocol >= HEADERS_BOUNDED_SINCE and not draft.is_single
     if is_bounded and draft.header_bytes > HEADERS_BYTES_MAX:
         raise rejected(
             Code.INVALID_OPERATION,
             "headers_too_large",
-            table=format_table_id(table.table_id),
+            table=format_table_id(table),
             bytes=draft.header_bytes,
             most=HEADERS_BYTES_MAX,
         )
