@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.codecs.field_names import full_name
 from commitlog.model.limits import DIGITS_MAX, INT64_MAX
 from commitlog.model.operations import IcebergChange, Summary, operation_name
 
@@ -39,7 +40,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class IcebergField:
-    """A field of a schema to be added; `name` has its parents' before it."""
+    """A field of a schema to be added; `name` is the full one."""
 
     field_id: int
     parent_id: int | None
@@ -83,7 +84,7 @@ def read_changes(operation: IcebergChange) -> IcebergChanges:
         snapshots=snapshots,
         refs=tuple(_refs(updates)),
         properties=tuple(_properties(updates)),
-        fields=tuple(_fields(_object(schemas[-1]).get("fields"), None, "")) if schemas else (),
+        fields=tuple(_fields(_object(schemas[-1]).get("fields"))) if schemas else (),
     )
 
 
@@ -174,10 +175,13 @@ def _properties(updates: list[Mapping[str, Any]]) -> Iterator[tuple[str, str | N
                     yield str(key), None
 
 
-def _fields(fields: object, parent_id: int | None, prefix: str) -> Iterator[IcebergField]:
-    for one in fields if isinstance(fields, list) else ():
-        field = _object(one)
-        name, kind = f"{prefix}{field.get('name')}", field.get("type")
+def _fields(fields: object) -> Iterator[IcebergField]:
+    """Yield a schema's fields, each before those in it; there may be thousands of levels."""
+    waiting: list[tuple[Mapping[str, Any], int | None, str]] = []
+    waiting.extend((one, None, "") for one in _last_first(fields))
+    while waiting:
+        field, parent_id, parent = waiting.pop()
+        name, kind = full_name(parent, str(field.get("name"))), field.get("type")
         field_id = _integer(field.get("id"))
         if field_id is None or field_id > 2**31 - 1:
             continue
@@ -189,4 +193,9 @@ def _fields(fields: object, parent_id: int | None, prefix: str) -> Iterator[Iceb
             type=shown,
             nullable=not field.get("required"),
         )
-        yield from _fields(_object(kind).get("fields"), field_id, f"{name}.")
+        inside = _last_first(_object(kind).get("fields"))
+        waiting.extend((one, field_id, name) for one in inside)
+
+
+def _last_first(fields: object) -> list[Mapping[str, Any]]:
+    return [_object(one) for one in reversed(fields)] if isinstance(fields, list) else []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
+from commitlog.codecs.field_names import full_name
 from commitlog.core.lance.versions import recorded
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.manifest_state import ManifestDelta
@@ -200,8 +201,7 @@ def _origins(
 def _lance_fields(head: Row, fields: Sequence[Field]) -> Iterator[Row]:
     names: dict[int, str] = {}
     for position, field in enumerate(fields):
-        parent = names.get(field.parent_id, "")
-        names[field.id] = f"{parent}.{field.name}" if parent else field.name
+        names[field.id] = full_name(names.get(field.parent_id, ""), field.name)
         parent_id = field.parent_id if field.parent_id >= 0 else None
         place = (field.id, parent_id, position)
         yield (*head, *place, names[field.id], field.logical_type, field.nullable)

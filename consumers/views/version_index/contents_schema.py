@@ -56,7 +56,7 @@ version             BIGINT     the version that has the schema; NULL for Iceberg
 field_id            INTEGER    the field
 parent_id           INTEGER    the field that it is in; NULL at the top
 position            INTEGER    its place among all fields, from 0
-name                VARCHAR    its name, parts joined by a dot
+name                VARCHAR    its name behind its parents', which are cut to 1,000 characters
 type                VARCHAR    its type, in the format's words
 nullable            BOOLEAN    whether it may be null
 """

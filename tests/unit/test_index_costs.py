@@ -1,0 +1,45 @@
+"""What the rows of the version index cost: as much as their record, whatever is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commitlog.codecs.field_names import PARENTS_SHOWN_MAX
+from commitlog.codecs.iceberg_changes import _fields
+from commitlog.lancepb.file_pb2 import Field
+from consumers.views.version_index.contents import _lance_fields
+
+LONG, COLUMNS, LEVELS = "n" * 100_000, 300, 5_000
+
+
+def iceberg_names() -> list[str]:
+    columns = [{"id": n, "name": f"c{n}", "type": "int"} for n in range(2, COLUMNS + 2)]
+    outer = {"id": 1, "name": LONG, "type": {"type": "struct", "fields": columns}}
+    return [one.name for one in _fields([outer])]
+
+
+def lance_names() -> list[Any]:
+    outer = Field(name=LONG, id=1, parent_id=-1, logical_type="struct")
+    columns = (Field(name=f"c{n}", id=n, parent_id=1) for n in range(2, COLUMNS + 2))
+    return [row[3] for row in _lance_fields((), [outer, *columns])]
+
+
+@pytest.mark.parametrize("names_of", [iceberg_names, lance_names])
+def test_a_long_name_of_a_struct_is_not_repeated_for_each_column(names_of: Any) -> None:
+    names = names_of()
+    assert (len(names), names[0]) == (COLUMNS + 1, LONG)
+    assert names[1] == f"{LONG[:PARENTS_SHOWN_MAX]}….c2"
+    assert sum(map(len, names[1:])) < COLUMNS * (PARENTS_SHOWN_MAX + 10)
+
+
+def test_a_schema_of_thousands_of_levels_is_told() -> None:
+    """A leader refuses it, and a refused attempt is told too."""
+    schema: Any = "int"
+    for level in range(LEVELS, 0, -1):
+        inside = [{"id": level, "name": "a", "type": schema}, {"id": -level, "name": "b"}]
+        schema = {"type": "struct", "fields": inside}
+    fields = list(_fields(schema["fields"]))
+    assert [one.field_id for one in fields] == [*range(1, LEVELS + 1), *range(-LEVELS, 0)]
+    assert (fields[1].name, fields[1].parent_id, fields[-1].name) == ("a.a", 1, "b")
