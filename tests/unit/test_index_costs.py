@@ -9,7 +9,9 @@ import pytest
 from commitlog.codecs.field_names import PARENTS_SHOWN_MAX
 from commitlog.codecs.iceberg_changes import _fields
 from commitlog.lancepb.file_pb2 import Field
-from consumers.views.version_index.contents import _lance_fields
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from consumers.views.version_index.contents import _lance_fields, _origins
 
 LONG, COLUMNS, LEVELS = "n" * 100_000, 300, 5_000
 
@@ -43,3 +45,13 @@ def test_a_schema_of_thousands_of_levels_is_told() -> None:
     fields = list(_fields(schema["fields"]))
     assert [one.field_id for one in fields] == [*range(1, LEVELS + 1), *range(-LEVELS, 0)]
     assert (fields[1].name, fields[1].parent_id, fields[-1].name) == ("a.a", 1, "b")
+
+
+@pytest.mark.parametrize("count", [10, 2_001])
+def test_fragments_are_not_named_a_million_times_as_what_others_were_made_of(count: int) -> None:
+    update, rewrite = LanceTransaction(), LanceTransaction()
+    update.update.removed_fragment_ids.extend(range(count))
+    rewrite.rewrite.old_fragments.extend(DataFragment(id=one) for one in range(count))
+    for message in (update, rewrite):
+        origins = _origins(message, range(count, 2 * count))
+        assert sum(map(len, origins.values())) == (count**2 if count == 10 else 0)

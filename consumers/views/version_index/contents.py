@@ -24,6 +24,10 @@ from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergC
 from commitlog.model.records import Outcome
 from consumers.views.version_index.operation_results import DoneOperation
 
+ORIGINS_MAX = 4_000_000
+"""So many fragments are named as what an operation's new ones were made of. All that it removed may
+be in each new one: a record of 1 MB with 20,000 of both would name 400 million."""
+
 Row = tuple[object, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]
 """Reads what an outcome recorded outside itself, by sha256."""
@@ -177,7 +181,14 @@ def _whole(fragment_id: int, fragment: DataFragment, made_from: Sequence[int] | 
 def _origins(
     message: LanceMessage | None, fragment_ids: Sequence[int]
 ) -> Mapping[int, Sequence[int]]:
-    """Return which fragments' rows went into each of the new ones."""
+    """Return which fragments' rows went into each of the new ones; none if they are too many."""
+    found = _all_origins(message, fragment_ids)
+    return found if sum(map(len, found.values())) <= ORIGINS_MAX else {}
+
+
+def _all_origins(
+    message: LanceMessage | None, fragment_ids: Sequence[int]
+) -> Mapping[int, Sequence[int]]:
     if message is None:
         return {}
     if message.HasField("rewrite"):

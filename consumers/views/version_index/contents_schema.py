@@ -24,7 +24,7 @@ deleted_rows        BIGINT     how many of them are deleted
 bytes               BIGINT     size of its data files, where known; NULL if as before
 files               VARCHAR[]  its data files, relative to the data folder; NULL if as before
 deletion_file       VARCHAR    which rows are deleted, relative to the table; NULL if none
-made_from           BIGINT[]   fragments of the version before whose rows it took over; or NULL
+made_from           BIGINT[]   fragments before it whose rows it took over; NULL if none or many
 """
     ),
     TABLE_ORDER,
