@@ -30,6 +30,7 @@ from commitlog.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from consumers.views.by_place import ByPlace
 from consumers.views.index_format import SCHEMA_VERSION
 from consumers.views.json_values import Value, jsonable
 
@@ -203,22 +204,19 @@ def attempts(run: Ask, transaction_id: str) -> list[Row]:
     removed. Empty if the index knows nothing of the id.
     """
     rows = run("FROM transaction_of(?)", [transaction_id])
-    details = run("FROM operations_of(?)", [transaction_id]) if rows else []
-    losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
-    failed = run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id])
-    changed = run(_CHANGED, [transaction_id])
+    if not rows:
+        return rows
+    details = ByPlace(run("FROM operations_of(?)", [transaction_id]))
+    losses = ByPlace(run("FROM conflicts WHERE transaction_id = ?", [transaction_id]))
+    failed = ByPlace(run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id]))
+    changed = ByPlace(run(_CHANGED, [transaction_id]))
     for row in rows:
-        row["failed_requirements"] = [one for one in failed if _place(one) == _place(row)]
+        row["failed_requirements"] = failed.of(row)
         if isinstance(row["properties"], str):
             row["properties"] = json.loads(row["properties"])
-        row["details"] = [one for one in details if _place(one) == _place(row)]
-        row["changed"] = [one for one in changed if _place(one) == _place(row)]
-        row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
+        row["details"], row["changed"] = details.of(row), changed.of(row)
+        row["conflict"] = next(iter(losses.of(row)), None)
     return rows
-
-
-def _place(row: Row) -> tuple[Value, Value]:
-    return row["partition"], row["sequence"]
 
 
 def heads_at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from commitlog.codecs.iceberg_changes import _fields
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from consumers import history
+from consumers.servers.page import questions
+from consumers.servers.page.questions import LINEAGES_MAX
 from consumers.views.version_index.contents import _lance_fields, _origins
 
 LONG, COLUMNS, LEVELS = "n" * 100_000, 300, 5_000
@@ -55,3 +59,46 @@ def test_fragments_are_not_named_a_million_times_as_what_others_were_made_of(cou
     for message in (update, rewrite):
         origins = _origins(message, range(count, 2 * count))
         assert sum(map(len, origins.values())) == (count**2 if count == 10 else 0)
+
+
+def test_the_page_asks_of_so_many_operations_what_came_before_them() -> None:
+    at = {"partition": 0, "sequence": 7}
+    one = {**at, "table_name": "t", "incarnation": "i", "read_version": 1, "version": 2}
+    asked = list[str]()
+
+    def ask(sql: str, parameters: Sequence[object]) -> list[dict[str, Any]]:
+        asked.append(sql)
+        if " FROM transactions" in sql:
+            return [dict(at)]
+        return [dict(one) for _ in range(1_000)] if " FROM operations WHERE tr" in sql else []
+
+    [row] = questions.transaction(ask, transaction_id="x")
+    details: Any = row["details"]
+    lineages = [one["lineage"] for one in details]
+    assert len(lineages) == 1_000
+    assert [found is not None for found in lineages] == [n < LINEAGES_MAX for n in range(1_000)]
+    assert len(asked) < LINEAGES_MAX + 10
+
+
+def test_the_rows_of_many_attempts_are_sorted_out_at_once() -> None:
+    reads = 0
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().__getitem__(name)
+
+    attempts = [{"partition": 0, "sequence": n, "properties": None} for n in range(100)]
+    rows = [Counted(partition=0, sequence=n, number=i) for n in range(100) for i in range(20)]
+
+    def run(sql: str, parameters: Sequence[object]) -> list[dict[str, Any]]:
+        if "transaction_of" in sql:
+            return list(attempts)
+        return list(rows) if "operations_of" in sql else []
+
+    found = history.attempts(run, "x")
+    assert reads <= 2 * len(rows)
+    for number, row in enumerate(found):
+        assert row["details"] == rows[20 * number : 20 * number + 20]
+        assert (row["changed"], row["conflict"]) == ([], None)

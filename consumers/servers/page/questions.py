@@ -14,11 +14,15 @@ from typing import Any
 from commitlog.errors import NoSuchTable
 from consumers.history import Ask, Row
 from consumers.servers.page import settings
+from consumers.views.by_place import ByPlace
 
 EVENTS_MAX = 8192
 TABLES_MAX = 1000
 LIST_MAX = 500
 LINEAGE_MAX = 12
+LINEAGES_MAX = 30
+"""The first operations of a transaction, of which it is told what was committed meanwhile: each is
+a question of its own, and a thousand took seconds."""
 FRAGMENTS_MAX = 200
 NEAR_NAMES_MAX = 3
 RATE_SECONDS = 120
@@ -249,27 +253,32 @@ def transaction(
         [transaction_id, partition, sequence, LIST_MAX],
     )
     parts = {
-        name: ask(
-            f"SELECT * REPLACE (epoch_ms(time) AS time) FROM {name}"
-            " WHERE transaction_id = ? ORDER BY sequence, ordinal LIMIT ?",
-            [transaction_id, EVENTS_MAX],
+        name: ByPlace(
+            ask(
+                f"SELECT * REPLACE (epoch_ms(time) AS time) FROM {name}"
+                " WHERE transaction_id = ? ORDER BY sequence, ordinal LIMIT ?",
+                [transaction_id, EVENTS_MAX],
+            )
         )
         for name in ("operations", "expectations", "refused_files", "properties")
     }
-    conflicts = ask(
-        "SELECT * REPLACE (epoch_ms(time) AS time, epoch_ms(winner_time) AS winner_time)"
-        " FROM conflicts WHERE transaction_id = ? LIMIT ?",
-        [transaction_id, LIST_MAX],
+    conflicts = ByPlace(
+        ask(
+            "SELECT * REPLACE (epoch_ms(time) AS time, epoch_ms(winner_time) AS winner_time)"
+            " FROM conflicts WHERE transaction_id = ? LIMIT ?",
+            [transaction_id, LIST_MAX],
+        )
     )
     for row in rows:
         for name, found in parts.items():
             key = {"operations": "details", "properties": "changed"}.get(name, name)
-            row[key] = [one for one in found if _place(one) == _place(row)]
-        row["conflict"] = next((one for one in conflicts if _place(one) == _place(row)), None)
+            row[key] = found.of(row)
+        row["conflict"] = next(iter(conflicts.of(row)), None)
     for row in rows[:1]:
         shown: Any = row
-        for one in shown["details"]:
-            one["lineage"] = _lineage(ask, one, shown["conflict"])
+        for number, one in enumerate(shown["details"]):
+            is_asked = number < LINEAGES_MAX
+            one["lineage"] = _lineage(ask, one, shown["conflict"]) if is_asked else None
         row["fragments"] = ask(
             "SELECT ordinal, fragment_id, removed, physical_rows, deleted_rows, bytes, files,"
             " deletion_file FROM fragment_changes WHERE partition = ? AND sequence = ?"
@@ -304,10 +313,6 @@ def _lineage(ask: Ask, one: Row, conflict: Row | None) -> Row | None:
         "versions": rows,
         "left_out": until - read + 1 - len(rows),
     }
-
-
-def _place(row: Row) -> tuple[object, object]:
-    return row["partition"], row["sequence"]
 
 
 def named(ask: Ask, name: str) -> tuple[str, list[object]]:
