@@ -9,13 +9,18 @@ import pytest
 
 from commitlog.codecs.field_names import PARENTS_SHOWN_MAX
 from commitlog.codecs.iceberg_changes import _fields
+from commitlog.core.log.replica import Decided
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.operations import CreateTable, DropNamespace, Operation, target
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from consumers import history
 from consumers.servers.page import questions
 from consumers.servers.page.questions import LINEAGES_MAX
 from consumers.views.version_index.contents import _lance_fields, _origins
+from consumers.views.version_index.heads import IndexedLife, fold
+from consumers.views.version_index.operation_results import Told, operations_done
 
 LONG, COLUMNS, LEVELS = "n" * 100_000, 300, 5_000
 
@@ -102,3 +107,29 @@ def test_the_rows_of_many_attempts_are_sorted_out_at_once() -> None:
     for number, row in enumerate(found):
         assert row["details"] == rows[20 * number : 20 * number + 20]
         assert (row["changed"], row["conflict"]) == ([], None)
+
+
+def test_a_row_of_dropped_namespaces_looks_at_all_lives_once() -> None:
+    looks = 0
+
+    class Lives(dict[str, IndexedLife]):
+        def values(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().values()
+
+    def told(sequence: int, *operations: Operation) -> Told:
+        results = (OperationResult(target(one), "i-x", type(one).__name__) for one in operations)
+        outcome = Outcome(sequence, "x", 0, Status.COMMITTED, results=tuple(results))
+        record = Transaction("x", operations)
+        one = Decided(Submitted(0, sequence, 0, record), outcome, sequence)
+        return one, tuple(operations_done(one))
+
+    names = ("n1$t", "n1$m$t", "n2$t", "n3$t", "n1", "n11$t", "t")
+    lives = Lives({name: IndexedLife(name, name, "lance", 0) for name in names})
+    made = CreateTable(("n1", "x"), "i-x", "/x", ())
+    drops = [DropNamespace((f"n{number}",), cascade=True) for number in (1, 2)]
+    changed = fold(lives, [told(1, *drops, made, drops[0], drops[1])])
+    assert changed == {"n1$t", "n1$m$t", "n2$t", "i-x"}
+    assert {name for name, one in lives.items() if one.ended_by} == changed
+    assert looks == 2

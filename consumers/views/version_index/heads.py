@@ -6,7 +6,7 @@ batches were. `former_names` keeps a renamed table's history findable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field, fields
 
 from commitlog.core.log.replica import Decided
@@ -76,21 +76,22 @@ def fold(heads: MutableMapping[str, IndexedLife], told: Iterable[Told]) -> set[s
             _append(heads, decided, done)
             changed.add(done.incarnation)
             continue
+        dropped = set[str]()
         for one in done:
-            if one.result is not None:
+            if one.result is not None and isinstance(one.operation, DropNamespace):
+                dropped.add(format_table_id(one.operation.namespace))
+            elif one.result is not None:
+                changed.update(_end_all(heads, decided, dropped))
                 changed.update(_apply(heads, decided, one))
+        changed.update(_end_all(heads, decided, dropped))
     return changed
 
 
 def _apply(
     heads: MutableMapping[str, IndexedLife], decided: Decided, one: DoneOperation
 ) -> Iterable[str]:
-    if not one.is_table:
-        if isinstance(one.operation, DropNamespace):
-            return _end_all(heads, decided, format_table_id(one.operation.namespace) + DELIMITER)
-        return ()
     incarnation = one.incarnation
-    if incarnation is None:
+    if not one.is_table or incarnation is None:
         return ()
     head = heads.get(incarnation)
     if head is None:
@@ -170,14 +171,28 @@ def _end(head: IndexedLife, decided: Decided, how: str) -> None:
     head.ended_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
 
 
-def _end_all(heads: MutableMapping[str, IndexedLife], decided: Decided, prefix: str) -> list[str]:
+def _end_all(
+    heads: MutableMapping[str, IndexedLife], decided: Decided, dropped: set[str]
+) -> list[str]:
+    """End what is in namespaces that were dropped, which are forgotten.
+
+    All lives are looked at once for a row of drops: for each of a thousand, it took seconds.
+    """
     # A cascade may report the tables as results of their own; those are ended before or after
     # this, with the same position.
     ended = []
-    for head in heads.values():
-        inside = head.table_name.startswith(prefix)
+    for head in heads.values() if dropped else ():
+        inside = any(one in dropped for one in _namespaces(head.table_name))
         if inside and head.ended_by is None and head.partition == decided.submitted.partition:
             _touch(head, decided)
             _end(head, decided, DropNamespace.__name__)
             ended.append(head.incarnation)
+    dropped.clear()
     return ended
+
+
+def _namespaces(name: str) -> Iterator[str]:
+    end = name.find(DELIMITER)
+    while end >= 0:
+        yield name[:end]
+        end = name.find(DELIMITER, end + 1)
