@@ -1,6 +1,8 @@
 """Does every request leave a count, a line and a trace, and no secret in any of them?"""
 
+import asyncio
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -11,12 +13,15 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message
 
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.roots import listen
 from consumers.servers import observing
 from consumers.servers.metrics import Metrics
-from consumers.servers.server import ServerSettings, _Server, serve
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings, _Server, make_app, serve
 from tests.namespace_world import World, numbers
 from tests.page_server import NoHealth
 from tests.waiting import wait_until
@@ -97,6 +102,32 @@ def test_a_line_says_what_an_operator_searches_by(
     assert line["position"] > 0
     assert line["milliseconds"] > 0
     assert SECRET not in "".join(map(JsonLines("server").format, caplog.records))
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces/home/tables/t", "/api/tables", "/v1/sql"])
+def test_a_line_says_who_was_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """Lines of all but Lance's operations left that out."""
+    caplog.set_level(logging.INFO, "consumers.http")
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    (tmp_path / "access.toml").write_text(f'keys.stranger = "sha256:{digest}"\n')
+    security = Security(AccessFile(tmp_path / "access.toml"))
+    app = make_app(None, settings=ServerSettings(security=security))
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    for key, status in ((SECRET, 403), ("wrong", 401)):
+        headers = [(b"x-api-key", key.encode())]
+        scope = {"type": "http", "path": path, "method": "GET", "headers": headers}
+        asyncio.run(app({**scope, "query_string": b""}, receive, send))
+        line = caplog.messages[-1]
+        assert f" {status} in " in line
+        assert ("principal=stranger" in line) is (status == 403), line
 
 
 def test_one_request_is_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commitlog.errors import CommitLogError
+from consumers.servers.observing import tell
 from consumers.servers.security.answers import SAFE, OverLimit, at_the_end, is_under, refuse
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
@@ -189,9 +190,11 @@ class Limits:
         if not shown:
             return ""
         try:
-            return (await self._security.identified(shown)).name
+            known = await self._security.identified(shown)
         except (LanceNamespaceError, CommitLogError):
             return ""  # the next check refuses it
+        tell(scope, principal=known.name)  # also of a request that nobody carries out
+        return known.name
 
     async def turn(self, key: str) -> asyncio.Lock:
         """Wait until no other request under an Idempotency-Key runs; the caller releases it.
