@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 class AccessRules:
     """What one reading of the file says."""
 
-    keys: tuple[tuple[bytes, str], ...]
-    """The sha256 of each API key, and whose it is."""
+    keys: Mapping[bytes, str]
+    """By the sha256 of each API key, whose it is."""
     tokens: Tokens | None
     grants: Grants
     files: Mapping[Path, _FileState] = field(default_factory=dict)
@@ -125,8 +125,8 @@ def read_rules(table: Mapping[str, Any]) -> AccessRules:
         if isinstance(value, Mapping) and isinstance(value.get("file"), str)
         for path in (Path(value["file"]),)
     }
-    hashes = tuple((_key_hash(name, value), name) for name, value in keys.items())
-    if len({digest for digest, _ in hashes}) < len(hashes):
+    hashes = {_key_hash(name, value): name for name, value in keys.items()}
+    if len(hashes) < len(keys):
         raise ConfigurationError("[keys]: two principals have the same key")
     issuer = table.get("oidc")
     if not hashes and issuer is None:

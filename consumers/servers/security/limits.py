@@ -27,7 +27,7 @@ from consumers.servers.security.answers import SAFE, OverLimit, at_the_end, is_u
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.hosts import is_foreign
-from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
 from consumers.servers.security.plus_signs import has_spaces
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
@@ -193,6 +193,7 @@ class Limits:
             known = await self._security.identified(shown)
         except (LanceNamespaceError, CommitLogError):
             return ""  # the next check refuses it
+        scope[PRINCIPAL] = known
         tell(scope, principal=known.name)  # also of a request that nobody carries out
         return known.name
 
