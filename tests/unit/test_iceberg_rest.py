@@ -220,6 +220,7 @@ def test_missing_and_taken_names(server: IcebergServer, table: str) -> None:
         ("GET", f"{_TABLES}/{table}?snapshots=some", 400, "BadRequestException"),
         ("GET", f"{_TABLES}?pageSize=x", 400, "BadRequestException"),
         ("GET", f"{_TABLES}?pageSize={'9' * 5_000}", 400, "BadRequestException"),
+        ("GET", f"{_TABLES}?pageSize={quote('٣')}", 400, "BadRequestException"),
     ]:
         reply = server.ask(method, path)
         assert (reply.status, reply.error["type"]) == (status, kind), path

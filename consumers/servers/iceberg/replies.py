@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
 _OF_LANCE = " (a Lance table)"
+_SIZE = re.compile(r"[0-9]{1,10}")
 _PLACE = re.compile(r"operations\[([0-9]+)\]: ")
 
 
@@ -309,7 +310,7 @@ def paginate(
     All names, if the request has no token, not even an empty one: its client may not know of pages.
     """
     size = query.get("pageSize")
-    if size is not None and not (size.isdecimal() and len(size) < 11 and 0 < int(size) < 2**31):
+    if size is not None and not (_SIZE.fullmatch(size) and 0 < int(size) < 2**31):
         raise Failure(
             400, "BadRequestException", f"pageSize is {size!r:.40}, not a positive number"
         )
