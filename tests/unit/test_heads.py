@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.core.decisions import ChangeKind, Noted
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.partition.effects import E_TAGS_KEPT
 from commitlog.core.tables.by_name import ByName
 from commitlog.errors import NoSuchTable
@@ -55,6 +59,29 @@ def test_a_page_of_names_looks_at_no_others() -> None:
         page = heads.next_namespaces(("n1000",), after, limit)
         assert [name[-1] for name, _ in page] == found
     assert len(looks) < 200
+
+
+@pytest.mark.parametrize("is_view", [True, False])
+def test_a_page_of_the_few_views_looks_at_no_tables_and_the_other_way_round(
+    monkeypatch: pytest.MonkeyPatch, *, is_view: bool
+) -> None:
+    """The leader's loop looked at all of them: 40 ms at 10,000 tables without a view."""
+    few, many = (IcebergView, IcebergTable) if is_view else (IcebergTable, IcebergView)
+    known = {("n", f"{number:04}"): many.__new__(many) for number in range(2_000)}
+    known["n", "few"] = few.__new__(few)
+    heads = PartitionHeads({}, iceberg=known)
+    looks: list[TableId] = []
+    directly_in = ByName.directly_in
+
+    def noted(names: ByName[Any], namespace: TableId, after: str) -> Iterator[TableId]:
+        for name in directly_in(names, namespace, after):
+            looks.append(name)
+            yield name
+
+    monkeypatch.setattr(ByName, "directly_in", noted)
+    page = heads.next_iceberg_tables(("n",), "", 10, is_view=is_view)
+    assert [name for name, _ in page] == looks == [("n", "few")]
+    assert [name for name, _ in heads.iceberg_tables(("n",))] == sorted(known)
 
 
 @given(

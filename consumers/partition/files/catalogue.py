@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from commitlog.core.catalogue.catalogue_state import altered, parents
@@ -121,7 +122,9 @@ class PartitionHeads:
         """Start with the heads of a machine that has applied acknowledged outcomes only."""
         self._tables = tables
         self._namespaces = ByName[Properties](namespaces or {})
-        self._iceberg = ByName[IcebergTable](iceberg or {})
+        self._iceberg, self._views = ByName[IcebergTable](), ByName[IcebergTable]()
+        for name, one in (iceberg or {}).items():
+            self._of_kind(one)[name] = one
         self._known = ByName[Head]((name, _head(table)) for name, table in tables.items())
         self._named = {head.incarnation: name for name, head in self._known.items()}
         self._newer: dict[TableId, int] = {}
@@ -166,7 +169,7 @@ class PartitionHeads:
     def head(self, table: TableId) -> Head:
         """Return a Lance table's head; raise NoSuchTable naming tables that are called alike."""
         head = self._heads.get(table)
-        if head is None and (other := self._iceberg.get(table)) is not None:
+        if head is None and (other := self.iceberg_table(table)) is not None:
             kind = "view" if isinstance(other, IcebergView) else "table"
             raise NoSuchTable(
                 f"{format_table_id(table)} is an Iceberg {kind}, not a Lance table: use an Iceberg"
@@ -187,21 +190,22 @@ class PartitionHeads:
         return [heads[table] for table in islice(heads.directly_in(namespace, after), limit)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
-        """Return an Iceberg table at its head, None if there is none of this name."""
-        return self._iceberg.get(table)
+        """Return an Iceberg table or view at its head, None if there is none of this name."""
+        return self._iceberg.get(table) or self._views.get(table)
 
     def iceberg_tables(self, within: TableId = ()) -> list[tuple[TableId, IcebergTable]]:
         """Return a namespace's Iceberg tables, or all, by name."""
-        return [(name, self._iceberg[name]) for name in self._iceberg.within(within)]
+        of_kinds = (self._iceberg, self._views)
+        found = [(name, known[name]) for known in of_kinds for name in known.within(within)]
+        return sorted(found, key=itemgetter(0))
 
     def next_iceberg_tables(
         self, namespace: TableId, after: str, limit: int, *, is_view: bool
     ) -> list[tuple[TableId, IcebergTable]]:
         """Return so many views, or tables, directly in a namespace, by name, after a name."""
-        known = self._iceberg
+        known = self._views if is_view else self._iceberg
         names = known.directly_in(namespace, after)
-        found = (name for name in names if isinstance(known[name], IcebergView) is is_view)
-        return [(name, known[name]) for name in islice(found, limit)]
+        return [(name, known[name]) for name in islice(names, limit)]
 
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
@@ -210,8 +214,9 @@ class PartitionHeads:
             implied = parents(operation.table)
         elif isinstance(operation, RenameTable):
             implied = parents(operation.new_table)
-            if operation.table in self._iceberg:
-                self._iceberg[operation.new_table] = self._iceberg.pop(operation.table)
+            for tables in (self._iceberg, self._views):
+                if operation.table in tables:
+                    tables[operation.new_table] = tables.pop(operation.table)
         elif isinstance(operation, CreateNamespace):
             implied = parents(operation.namespace)
             known.setdefault(operation.namespace, tuple(sorted(operation.properties)))
@@ -268,10 +273,17 @@ class PartitionHeads:
         self._named[change.incarnation] = change.table
 
     def _apply_iceberg(self, change: Change, after: IcebergTable) -> None:
-        if change.kind is ChangeKind.ICEBERG:
-            self._iceberg[change.table] = after
-        elif change.kind is not ChangeKind.RENAMED and change.table in self._iceberg:
-            del self._iceberg[change.table]  # of a new name, the operation says the old one
+        if change.kind is ChangeKind.RENAMED:
+            return  # of a new name, the operation says the old one
+        for known in (self._iceberg, self._views):
+            if change.kind is ChangeKind.ICEBERG and known is self._of_kind(after):
+                known[change.table] = after
+            elif change.table in known:
+                del known[change.table]
+
+    def _of_kind(self, one: IcebergTable) -> ByName[IcebergTable]:
+        """Return all tables or all views: a page of the few of one looks at none of the other."""
+        return self._views if isinstance(one, IcebergView) else self._iceberg
 
 
 def no_such_table(table: TableId, known: Collection[TableId]) -> NoSuchTable:
