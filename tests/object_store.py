@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import http.server
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,49 @@ def s3_server(
     server.shutdown()
     thread.join(120)
     server.server_close()
+
+
+@contextmanager
+def keys_of_the_machine() -> Iterator[list[str]]:
+    """Have clients ask the machine for the store's keys, as in a cloud; yield what they ask for.
+
+    Whoever makes a client of the store asks again, and a cloud limits how often.
+    """
+    asked: list[str] = []
+    ends = (datetime.now(UTC) + timedelta(hours=6)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys = {"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": ends, "Expiration": ends}
+    keys |= {"AccessKeyId": KEY, "SecretAccessKey": SECRET, "Token": "session"}
+
+    class Machine(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            is_list = self.path.rstrip("/").endswith("security-credentials")
+            body = b"role" if is_list else json.dumps(keys).encode()
+            self.send_response(200)
+            self.send_header("x-aws-ec2-metadata-token-ttl-seconds", "21600")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Machine) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        for name in ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT"):
+            patch.setenv(name, f"http://127.0.0.1:{server.server_port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.delenv(name, raising=False)
+        yield asked
+        server.shutdown()
+        thread.join(120)
 
 
 def _treating(moto: _Application, conditions: Conditions) -> _Application:

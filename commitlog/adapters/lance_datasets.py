@@ -7,6 +7,7 @@ has to be let through, each time.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -69,13 +70,23 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
     return let_through(dataset, location)
 
 
-def open_manifest(location: str, version: int, encoded: bytes) -> lance.LanceDataset:
-    """Open a version by its manifest, as `encoded_manifest` returns it; nobody looks for a file."""
+def open_manifest(
+    location: str, version: int, encoded: bytes, session: lance.Session | None = None
+) -> lance.LanceDataset:
+    """Open a version by its manifest, as `encoded_manifest` returns it; nobody looks for a file.
+
+    A session is for a location that is a URI. Its caches name the URI and the version, so the
+    manifest's digest becomes the URI's fragment: that reaches no store, and no two manifests of
+    one number share what is cached.
+    """
     import lance
 
     options = storage_options(location) or None
+    uri = bound(location)
+    if session is not None:
+        uri = f"{uri}#{hashlib.sha256(encoded).hexdigest()}"
     dataset = lance.LanceDataset(
-        bound(location), version, storage_options=options, serialized_manifest=encoded
+        uri, version, storage_options=options, serialized_manifest=encoded, session=session
     )
     return let_through(dataset, location)
 

@@ -145,7 +145,7 @@ def store_for(location: str) -> LocalStore | RemoteStore:
         return _folder(location)
     path = local_path(location)
     if path is None:
-        from commitlog.adapters.storage_remote import SCHEMES, RemoteStore
+        from commitlog.adapters.storage_remote import SCHEMES, remote_store
 
         scheme = location.split("://", 1)[0]
         if scheme not in SCHEMES:
@@ -153,7 +153,7 @@ def store_for(location: str) -> LocalStore | RemoteStore:
                 f"location {location!r} has the scheme {scheme!r}; this version knows local paths,"
                 f" file:// and {', '.join(f'{name}://' for name in sorted(SCHEMES))}"
             )
-        return RemoteStore(location)
+        return remote_store(location)
     return LocalStore(path)
 
 

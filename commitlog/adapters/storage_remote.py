@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -30,6 +30,7 @@ from commitlog.adapters.storage import (
 )
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
+from commitlog.newest import Newest
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 _TIMEOUT = {"timeout": "30s", "connect_timeout": "5s"}
@@ -50,7 +51,9 @@ _REFUSED = "501 Not Implemented"
 """How a store answers a header that it doesn't know."""
 _WITHOUT_CONDITIONS: set[tuple[str, str]] = set()
 """Buckets, and where they are, that refused a conditional put: asking again takes its time."""
-
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""How the variables begin that say how to reach a store."""
+_STORES: Newest[Hashable, RemoteStore] = Newest(64)
 
 logger = logging.getLogger(__name__)
 
@@ -316,6 +319,21 @@ class RemoteStore:
             raise UnlistableError(str(error)) from error
         except self._failed as error:
             raise OSError(str(error)) from error
+
+
+def remote_store(location: str) -> RemoteStore:
+    """Return the store of a URI, with the connections and credentials that it had before.
+
+    Another one is made if options or environment say something else now, and in a forked child,
+    which must not write to its parent's connections.
+    """
+    said = [one for one in os.environ.items() if one[0].upper().startswith(_ENVIRONMENT)]
+    options = storage_options(location)
+    key = (location, os.getpid(), frozenset(options.items()), frozenset(said))
+    found = _STORES.get(key)
+    if found is None:
+        found = _STORES[key] = RemoteStore(location)
+    return found
 
 
 def _confined(path: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 from lance import LanceOperation
 
@@ -15,6 +16,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_remote import RemoteStore
+from commitlog.client.rows.excerpts import Excerpt, taken_apart
 from commitlog.client.rows.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -22,7 +24,7 @@ from commitlog.model.records import Outcome, Status
 from consumers.tools.maintenance.cleaning import clean
 from tests.installed import need
 from tests.kills import Kills
-from tests.object_store import log_over_objects, s3_server
+from tests.object_store import BUCKET, keys_of_the_machine, log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
 need("moto")
@@ -194,3 +196,41 @@ def test_a_removal_killed_at_every_step_takes_what_nobody_needs(
     assert list(store_for(gone).walk()) == []
     client.append("r$kept", rows(9)).raise_for_conflict()
     assert ids_of(lance.dataset(kept)) == [1, 2, 3, 4, 9]
+
+
+def test_changes_of_rows_make_no_client_of_the_store_each(
+    tmp_path: Path, client: CommitLog
+) -> None:
+    # `client` keeps the server.
+    with (
+        keys_of_the_machine() as asked,
+        log_over_objects(tmp_path, f"s3://{BUCKET}/asked") as (_, log),
+    ):
+        log.create_table(T, SCHEMA, primary_key="id")
+        log.append(T, rows(*range(8)))
+        counts = []
+        for start in (0, 4):
+            before = len(asked)
+            committed(log.update(T, {"name": None}, f"id IN ({start}, {start + 3})"))
+            committed(log.delete(T, f"id = {start + 1}"))
+            committed(log.merge_insert(T, rows(start + 2), "id"))
+            committed(log.delete(T, f"id = {start + 3} AND name IS NULL"))
+            counts.append(len(asked) - before)
+        assert asked
+        assert counts[-1] == 0
+        assert ids_of(log.open(T)) == [0, 2, 4, 6]
+
+
+def test_excerpts_that_share_a_session_share_no_cache(client: CommitLog) -> None:
+    uri = f"s3://{BUCKET}/apart/t.lance"
+    dataset = lance.write_dataset(
+        pa.table({"id": range(6)}), uri, max_rows_per_file=2, enable_stable_row_ids=True
+    )
+    head, fragments = taken_apart(dataset)
+    session = lance.Session()  # type: ignore[attr-defined]
+    for number, fragment in fragments.items():
+        part = Excerpt(1, head, (fragment,)).alone(uri, session)
+        ids = [2 * number, 2 * number + 1]
+        # Lance keeps by the version's number where each stable id is.
+        assert part._take_rows(ids, columns=["id"])["id"].to_pylist() == ids
+        assert part.scanner(columns=["id"]).to_table()["id"].to_pylist() == ids

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -145,7 +146,8 @@ def narrowed(
         return None
     file, places = found
     addresses = sorted({address for address, _ in places.rows})
-    return Narrowed(file.excerpt(places.fragments.values()), addresses, file.has_indices)
+    part = opened.excerpt(file, places.fragments.values())
+    return Narrowed(part, addresses, file.has_indices)
 
 
 def _places(
@@ -165,7 +167,7 @@ def _places(
         if file is None:
             return None
         read.append(file)
-        return ReadVersion(file.fragments, file.excerpt)
+        return ReadVersion(file.fragments, partial(opened.excerpt, file))
 
     places = keys.found(info, version, column, values, exactly=exactly)
     return None if places is None else (read[0], places)

@@ -54,13 +54,14 @@ class Excerpt:
                 raise
         return self.alone(location)
 
-    def alone(self, location: str) -> lance.LanceDataset:
+    def alone(self, location: str, session: lance.Session | None = None) -> lance.LanceDataset:
         """Return the version with no other fragments than these, nor any index.
 
-        Lance's caches name the version, and not which part of it: each excerpt has its own.
+        Lance's caches name the version, and not which part of it. Without a session, each excerpt
+        has its own; with one, `open_manifest` keeps them apart.
         """
         encoded = self.head + b"".join(Fragments(self.fragments).wire())
-        return open_manifest(location, self.version, encoded)
+        return open_manifest(location, self.version, encoded, session)
 
 
 def head_of(state: ManifestState) -> bytes:

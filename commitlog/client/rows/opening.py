@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,14 @@ class Opened:
         self._runtime = runtime
         self._datasets: Newest[tuple[str, str, int], lance.LanceDataset]
         self._datasets = Newest(_CACHED_DATASETS)
+        self._excerpts: Newest[str, lance.LanceDataset] = Newest(_CACHED_DATASETS)
+        """The last one of each place in an object store: it keeps the store."""
         self._files = VersionFiles()
 
     def renew_locks(self) -> None:
         """In a forked child, wait for no thread that the parent has."""
         vars(self).pop("keys", None)
+        vars(self).pop("_session", None)  # with connections that the parent writes to
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
         """Open a version by path, without the log behind it; one that was deleted, anew."""
@@ -79,6 +82,18 @@ class Opened:
     def newest_file(self, info: TableInfo) -> VersionFile | None:
         """Return what the manifest of that version says, if Lance isn't needed to read it."""
         return self._files.read(info, _readable(info) or info.version)
+
+    def excerpt(self, file: VersionFile, fragments: Iterable[bytes]) -> lance.LanceDataset:
+        """Open some fragments of a version.
+
+        Where they are in an object store, Lance looks up credentials and connects for each store
+        that it makes. A session finds the one that a dataset of the same place still has.
+        """
+        if is_local(file.location):
+            return file.excerpt(fragments, None)
+        found = file.excerpt(fragments, self._session)
+        self._excerpts[file.location] = found
+        return found
 
     def for_writing(self, info: TableInfo) -> lance.LanceDataset:
         """Return any opened version of the present schema: new files need no more.

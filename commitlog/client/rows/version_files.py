@@ -55,10 +55,12 @@ class VersionFile(NamedTuple):
     """Encoded as `lance.table.DataFragment`."""
     has_indices: bool
 
-    def excerpt(self, fragments: Iterable[bytes]) -> lance.LanceDataset:
+    def excerpt(
+        self, fragments: Iterable[bytes], session: lance.Session | None
+    ) -> lance.LanceDataset:
         """Open some of the fragments."""
         head = without_fragments(Manifest.FromString(self.rest))
-        return Excerpt(self.version, head, tuple(fragments)).alone(self.location)
+        return Excerpt(self.version, head, tuple(fragments)).alone(self.location, session)
 
 
 class VersionFiles:
