@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 
 from commitlog.client.rows import direct, row_keys
 from commitlog.client.rows.merging import MergeOptions, prepare_merge
@@ -271,6 +273,29 @@ def test_a_lost_file_of_another_fragment_is_not_needed(tmp_path: Path, kind: str
     if kind != "delete":
         with pytest.raises(NoSuchVersion, match="is gone"):
             act.directly(dataset, opened)
+
+
+def test_new_files_are_written_without_the_fragments_that_are_there(tmp_path: Path) -> None:
+    start = rows_of([*range(9)], 1)
+    dataset = lance.write_dataset(
+        start, tmp_path / "t", max_rows_per_file=3, enable_stable_row_ids=True
+    )
+    dataset.create_scalar_index("id", "BTREE")
+    info, opened = described(dataset), knowing()
+    found = opened.for_writing(info)
+    assert not found.get_fragments()
+    for file in (tmp_path / "t" / "_versions").iterdir():
+        file.rename(tmp_path / file.name)
+    # Its version was deleted, and Lance would look for its indices.
+    deleted = replace(info, deleted=((dataset.version, dataset.version),))
+    assert opened.for_writing(deleted) is found
+    fragments = write_fragments(rows_of([20], 2), found)
+    for file in tmp_path.glob("*.manifest"):
+        file.rename(tmp_path / "t" / "_versions" / file.name)
+    append = lance.LanceOperation.Append(fragments)
+    dataset = lance.LanceDataset.commit(dataset, append, read_version=dataset.version)
+    assert dataset.to_table(filter="id = 20").equals(rows_of([20], 2))
+    assert dataset.count_rows() == 10
 
 
 def test_values_of_a_large_table_are_searched_before_they_are_learned(tmp_path: Path) -> None:

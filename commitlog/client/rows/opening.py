@@ -41,6 +41,8 @@ class Opened:
         self._datasets = Newest(_CACHED_DATASETS)
         self._excerpts: Newest[str, lance.LanceDataset] = Newest(_CACHED_DATASETS)
         """The last one of each place in an object store: it keeps the store."""
+        self._empty: Newest[tuple[str, str], lance.LanceDataset] = Newest(_CACHED_DATASETS)
+        """Excerpts without fragments, by location and incarnation."""
         self._files = VersionFiles()
 
     def renew_locks(self) -> None:
@@ -98,16 +100,25 @@ class Opened:
     def for_writing(self, info: TableInfo) -> lance.LanceDataset:
         """Return any opened version of the present schema: new files need no more.
 
-        None that was deleted: Lance may read its manifest again, for its indices.
+        None that was deleted: Lance may read its manifest again, for its indices. An excerpt has
+        none, so it serves whatever becomes of its version.
         """
+        place = info.location, info.incarnation
+        empty = self._empty.get(place)
+        if empty is not None and _has_schema_of(info, empty):
+            return empty
         for (location, incarnation, version), dataset in list(self._datasets.items()):
             if (
-                (location, incarnation) == (info.location, info.incarnation)
+                (location, incarnation) == place
                 and not _is_deleted(info, version)
-                and dataset.schema.equals(info.schema, check_metadata=False)
-                and dataset.lance_schema == info.lance_schema
+                and _has_schema_of(info, dataset)
             ):
                 return dataset
+        if (file := self.newest_file(info)) is not None:
+            empty = self.excerpt(file, ())
+            if _has_schema_of(info, empty):
+                self._empty[place] = empty
+                return empty
         return self.plain(info, info.version)
 
     @cached_property
@@ -126,6 +137,11 @@ class Opened:
             index_cache_size_bytes=_INDEX_CACHE_BYTES,
             metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
         )
+
+
+def _has_schema_of(info: TableInfo, dataset: lance.LanceDataset) -> bool:
+    is_same: bool = dataset.schema.equals(info.schema, check_metadata=False)
+    return is_same and dataset.lance_schema == info.lance_schema
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:
