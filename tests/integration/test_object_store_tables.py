@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from lance import LanceOperation
 
-from commitlog import CommitLog
+from commitlog import CommitLog, use_storage_options
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
@@ -234,3 +234,21 @@ def test_excerpts_that_share_a_session_share_no_cache(client: CommitLog) -> None
         # Lance keeps by the version's number where each stable id is.
         assert part._take_rows(ids, columns=["id"])["id"].to_pylist() == ids
         assert part.scanner(columns=["id"]).to_table()["id"].to_pylist() == ids
+
+
+def test_a_store_is_kept_while_it_is_reached_in_the_same_way(
+    client: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"s3://{BUCKET}/kept/t.lance"
+    found = store_for(uri)
+    assert store_for(uri) is found
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
+    other = store_for(uri)
+    assert other is not found
+    use_storage_options(uri, {"aws_session_token": "third"})
+    try:
+        assert store_for(uri) not in (found, other)
+    finally:
+        use_storage_options(uri, {})
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # as in a forked child
+    assert store_for(uri) is not other
