@@ -189,7 +189,10 @@ def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(
         return costs
 
     # What a step costs it costs each time; a browser's own collection of garbage comes once.
-    least = map(min, zip(*(round_of_costs() for _ in range(3)), strict=True))
+    least = round_of_costs()
+    for _ in range(2):
+        if max(least) >= FRAME_MS_MAX:
+            least = list(map(min, least, round_of_costs()))
     costs: dict[str, list[float]] = {}
     for (name, _), cost in zip(steps, least, strict=True):
         costs.setdefault(name, []).append(cost)

@@ -366,7 +366,7 @@ def test_an_empty_log_shows_a_tour(browser: Any, tmp_path: Path) -> None:
 
 
 def test_ten_thousand_tables_are_shown_within_a_second(browser: Any, tmp_path: Path) -> None:
-    decided, terms = busy_log(100_000, more_tables=MANY)
+    decided, terms = busy_log(MANY + 2_000, more_tables=MANY)
     extend_index(tmp_path, decided, terms)
     with serving_routes(page_routes(tmp_path)) as uri:
         window = Visit(browser, uri)
