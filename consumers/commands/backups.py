@@ -55,7 +55,7 @@ def backup(
         return _check(where_to, as_json=as_json)
     with closing(connect_to_files(config)) as log:
         _check_apart(where_to, config.root, log.genesis().tables_root)
-        with output.counts() as bar, naming_full_disk(where_to):
+        with output.counts("backup") as bar, naming_full_disk(where_to):
             done = back_up(log, where_to, config.root, bar)
     if as_json:
         output.print_json(done)
@@ -72,7 +72,7 @@ def backup(
 def _check(place: str, *, as_json: bool) -> ExitCode:
     from consumers.tools.backup.check import check
 
-    with output.counts() as bar:
+    with output.counts("backup --check") as bar:
         done = check(place, bar)
     if as_json:
         output.print_json(done)
@@ -166,7 +166,7 @@ def restore(
 
     config = where.load()
     left = _named(remains) if remains else ""
-    with output.counts() as bar:
+    with output.counts("restore") as bar:
         done = put_back(_named(place), config, at, left, bar)
     is_whole = not (done.missing or done.lacking)
     fails = done.damage or (strict and not is_whole)
@@ -277,7 +277,7 @@ def move(
     old = ClientSettings(config.need_bootstrap_servers(), config.kafka)
     settings = read_kafka_file(str(to_kafka_file)) if to_kafka_file else config.kafka
     new = ClientSettings(to, settings)
-    with output.counts() as bar:
+    with output.counts("move") as bar:
         done = go(
             old, new, config.log, to, config.root, bar, answer_seconds=timeout, say=output.note
         )

@@ -95,7 +95,7 @@ def orphans(
     with ExitStack() as opened:
         log = opened.enter_context(closing(connect_to_files(config)))
         client = opened.enter_context(connect_client(config, "orphans")) if remove else None
-        with output.counts() as bar:
+        with output.counts("orphans") as bar:
             found = clean(log, table, age, client, on_progress=bar)
     columns = (
         output.Column("file", "location"),

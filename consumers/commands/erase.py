@@ -79,7 +79,7 @@ def erase(
         _expect_words(reason)
     clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or user())
-    with client, output.progress(table) as bar:
+    with client, output.progress(f"erase, {table}") as bar:
         found = run(
             client,
             lambda: connect(config),

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from consumers.runtime.log_lines import is_json
-from consumers.runtime.progress import OnCount, OnProgress, untold
+from consumers.runtime.progress import OnCount, OnProgress, told_now_and_then
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,9 +178,12 @@ def clock(value: object) -> str:
 
 @contextlib.contextmanager
 def progress(title: str) -> Iterator[OnProgress]:
-    """Show a bar on a terminal; the value is called with (done, total)."""
+    """Show a bar on a terminal, else a line now and then; call the value with (done, total)."""
     if not sys.stderr.isatty():
-        yield untold
+        far = {"": (0, 0)}
+        how_far = "{}: {:,} of {:,}".format
+        with told_now_and_then(lambda: how_far(title, *far[""]), note):
+            yield lambda done, total: far.update({"": (done, total)})
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -193,10 +196,17 @@ def progress(title: str) -> Iterator[OnProgress]:
 
 
 @contextlib.contextmanager
-def counts() -> Iterator[OnCount]:
-    """Show on a terminal how many of each kind are done; the value is called with (kind, done)."""
+def counts(title: str) -> Iterator[OnCount]:
+    """Show how many of each kind are done, as `progress` does; call the value with (kind, done)."""
     if not sys.stderr.isatty():
-        yield untold
+        far: dict[str, int] = {}
+
+        def how_far() -> str:
+            counted = (f"{done:,} {kind}" for kind, done in far.copy().items())
+            return f"{title}: {', '.join(counted) or 'it has begun'}"
+
+        with told_now_and_then(how_far, note):
+            yield far.__setitem__
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn

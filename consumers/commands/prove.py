@@ -103,7 +103,7 @@ def verify(
     with closing(connect_to_files(config)) as log:
         verdicts = []
         for number in partitions_of(log, partition):
-            with output.progress(f"partition {number}") as bar:
+            with output.progress(f"verify, partition {number}") as bar:
                 verdicts.append(check(log, number, options, on_progress=bar))
     if as_json:
         output.print_json([verdict.to_json() for verdict in verdicts])
@@ -275,7 +275,7 @@ def replay(
     with closing(connect_to_files(config)) as log:
         results = []
         for number in range(log.partitions()):
-            with output.progress(f"partition {number}") as bar:
+            with output.progress(f"replay, partition {number}") as bar:
                 results.append(build(log, number, options, on_progress=bar))
     if as_json:
         output.print_json([result.to_json() for result in results])
@@ -355,11 +355,11 @@ def archive(
         for number in numbers:
             check_root(log, config.need_root(), number)
         for number in numbers:
-            with output.progress(f"partition {number}") as bar:
+            with output.progress(f"archive, partition {number}") as bar:
                 result = copy(log, number, folder, **limits, on_progress=bar)
             done.append(result)
             if give_up:
-                with output.progress(f"partition {number}: giving up") as bar:
+                with output.progress(f"archive, partition {number}, giving up") as bar:
                     tombstone(log, number, folder, result, **limits, on_progress=bar)
         if expire_rows:
             _expire_rows(config, log, done, by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -264,11 +264,15 @@ def index(*, where: Where = HERE) -> None:
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect_to_files(config)
         is_ready = threading.Event()
-        with closing(log), output.progress("reading the log") as bar:
+        with closing(log), ExitStack() as catching_up:
+            bar = catching_up.enter_context(output.progress("index, reading the log"))
 
             def on_progress(done: int, total: int) -> None:
+                if is_ready.is_set():
+                    return
                 bar(done, total)
-                if done >= total and not is_ready.is_set():
+                if done >= total:
+                    catching_up.close()
                     is_ready.set()
                     on_ready("")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -12,6 +14,34 @@ OnProgress = Callable[[int, int], None]
 """Told how many are done, of how many in all."""
 OnCount = Callable[[str, int], None]
 """Told of what kind how many are done, where nobody knows how many there are."""
+
+
+NEWS_SECONDS = 30
+"""Between two lines about a long job that no terminal shows."""
+_wait = threading.Event.wait
+
+
+@contextlib.contextmanager
+def told_now_and_then(how_far: Callable[[], str], say: Callable[[str], None]) -> Iterator[None]:
+    """Say now and then how far a job is, also while it waits for something.
+
+    Who reads it in the log of a timer or a pod sees that it works, and since when it stands still.
+    """
+    ended = threading.Event()
+
+    def tell() -> None:
+        seconds = 0
+        while not _wait(ended, NEWS_SECONDS):
+            seconds += NEWS_SECONDS
+            say(f"{how_far()}, after {seconds:,} s")
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join(1)  # nobody may be reading what it says
 
 
 def untold(*_: object) -> None:

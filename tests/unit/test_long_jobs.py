@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,11 @@ from commitlog.adapters.memory import MemoryLog
 from consumers import cli
 from consumers.commands import care, output
 from consumers.commands.exit_codes import ExitCode
+from consumers.runtime import progress
 from consumers.runtime.progress import OnCount, Tally
 from consumers.tools import move
 from tests.service import rows, service
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     told: list[tuple[str, int]] = []
 
     @contextmanager
-    def counts() -> Iterator[OnCount]:
+    def counts(title: str) -> Iterator[OnCount]:
         yield lambda kind, done: told.append((kind, done))
 
     monkeypatch.setattr(output, "counts", counts)
@@ -32,7 +35,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def test_a_tally_tells_now_and_then_and_at_each_end(shown: list[tuple[str, int]]) -> None:
-    with output.counts() as bar:
+    with output.counts("coop") as bar:
         tally = Tally(bar)
         assert list(tally.of("eggs", range(2_500))) == list(range(2_500))
         assert list(tally.of("eggs", "ab")) == ["a", "b"]
@@ -41,6 +44,66 @@ def test_a_tally_tells_now_and_then_and_at_each_end(shown: list[tuple[str, int]]
         *(("eggs", 1_000), ("eggs", 2_000), ("eggs", 2_500)),
         *(("eggs", 2_502), ("hens", 0)),
     ]
+
+
+class Clock:
+    """Stands still until the test lets a number of seconds pass."""
+
+    def __init__(self) -> None:
+        self.passed = threading.Semaphore(0)
+        self.waits = 0
+
+    def wait(self, ended: threading.Event, seconds: float) -> bool:
+        self.waits += 1
+        while not self.passed.acquire(timeout=0.01):
+            if ended.is_set():
+                return True
+        return False
+
+    def passes(self, times: int = 1) -> None:
+        """Let one line after the other be said."""
+        for _ in range(times):
+            at = self.waits
+            self.passed.release()
+            wait_until(lambda at=at: self.waits > at, "the line was said")  # type: ignore[misc]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr(progress, "_wait", one.wait)
+    return one
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_a_job_is(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with output.counts("backup") as count:
+        wait_until(lambda: clock.waits == 1, "the clock runs")
+        clock.passes()
+        count("transactions", 1_200)
+        count("files", 3)
+        count("files", 4)
+        clock.passes(2)
+    clock.waits = 0
+    with output.progress("verify, partition 0") as bar:
+        wait_until(lambda: clock.waits == 1, "the clock runs")
+        bar(2_000, 5_000)
+        clock.passes()
+    said = capsys.readouterr()
+    assert said.out == "", "scripts read it"
+    assert said.err.splitlines() == [
+        "backup: it has begun, after 30 s",
+        "backup: 1,200 transactions, 4 files, after 60 s",
+        "backup: 1,200 transactions, 4 files, after 90 s",
+        "verify, partition 0: 2,000 of 5,000, after 30 s",
+    ]
+
+
+def test_a_short_job_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.counts("backup") as count:
+        count("files", 3)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_move_shows_how_far_it_is(
