@@ -109,6 +109,7 @@ def _prepare_output() -> None:
 
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     from consumers.commands.exit_codes import ExitCode, in_one_line
+    from consumers.commands.interrupted import left_by
     from consumers.runtime.log_lines import is_json
     from consumers.runtime.process import has_begun
 
@@ -127,7 +128,10 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
         _say("".join(traceback.format_exception(error)).rstrip("\n"))
     if code == ExitCode.BUG:
         _say("commitlog: this is a bug in commitlog; please report it")
-    elif code != ExitCode.INTERRUPTED and not has_begun():
+    elif code == ExitCode.INTERRUPTED:
+        if text := left_by(arguments):
+            _say(text)
+    elif not has_begun():
         _say(f"commitlog: {in_one_line(error)}")
     return int(code)
 
@@ -156,9 +160,12 @@ def _load() -> None:
 
 def run() -> None:
     """Run and exit: the console script."""
+    from consumers.commands.interrupted import say_when_stopped
+
     _open_closed_descriptors()
     _load()
     _prepare_output()
+    say_when_stopped(sys.argv[1:])
     code = main()
     if threading.active_count() > 1:
         # Threads deep in C++ (DuckDB, Arrow, Kafka) abort the process when the interpreter is
