@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoints.checkpoint_heads import HEAD, named_files
 from consumers.partition.checkpoints.packed_parts import pack, unpack
 from consumers.partition.files.folders import DiskFolder, break_seal, encode_sealed
+from consumers.tools.backup.checkpoints import save_checkpoints
 from tests.core_world import World, append
 
 IDENTITY = LogIdentity("c", "t", "o", "log")
@@ -250,6 +253,21 @@ def test_a_damaged_packed_part_is_refused_with_advice(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(CorruptLog, match="is missing. Delete this folder"):
         loaded(tmp_path, world)
+
+
+@pytest.mark.parametrize("data", [b"", b"other bytes"])
+def test_a_backup_of_a_damaged_packed_part_names_the_folder_to_delete(
+    tmp_path: Path, data: bytes
+) -> None:
+    """A log may have many partitions, and so many folders."""
+    root, world = tmp_path / "root", appended(40)
+    save(checkpoints(root, world), world.machine)
+    assert save_checkpoints(str(tmp_path / "backup"), root, 1) > 1
+    shutil.rmtree(tmp_path / "backup")
+    min(files_of_ids(root)).write_bytes(data)
+    folder = re.escape(str(root / "checkpoints" / "0"))
+    with pytest.raises(CorruptLog, match=rf"{folder}: [0-9a-f]+\.part is damaged\. Delete this"):
+        save_checkpoints(str(tmp_path / "backup"), root, 1)
 
 
 def test_what_unpacks_to_other_or_more_bytes_than_the_head_says_is_refused(

@@ -15,8 +15,14 @@ from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.ports import Log
 from consumers.partition.checkpoints.checkpoint import Checkpoints
-from consumers.partition.checkpoints.checkpoint_heads import HEAD, named_files
+from consumers.partition.checkpoints.checkpoint_heads import (
+    HEAD,
+    advice_without,
+    folder_of,
+    named_files,
+)
 from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
+from consumers.partition.files.folders import DiskFolder, Folder
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.backup.saved import BadBackup, Store, damaged, part, read_whole, write_checked
 
@@ -32,7 +38,7 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
         return 0
     target, count = part(place, FOLDER), 0
     for number in range(partitions):
-        source = store_for(str(root / FOLDER / str(number)))
+        source = DiskFolder(folder_of(root, number))
         for _ in range(_TRIES):
             try:
                 head = source.read(HEAD)
@@ -117,13 +123,14 @@ def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
     return None
 
 
-def _save_part(source: Store, target: Store, number: int, one: tuple[str, str, int]) -> bool:
+def _save_part(source: Folder, target: Store, number: int, one: tuple[str, str, int]) -> bool:
     """Copy a file unless it is there; return True if it was copied."""
     name, sha256, size = one
     if target.size(f"{number}/{name}") == size:
         return False
     data = source.read(name)
     if sha256_of(data) != sha256:
-        raise CorruptLog(f"the checkpoint's file {name} is damaged: delete the checkpoint's folder")
+        advice = advice_without(HEAD, source.names())
+        raise CorruptLog(f"checkpoint {source}: {name} is damaged. {advice}")
     write_checked(target, f"{number}/{name}", data)
     return True
