@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.log_start import expect_begun
-from commitlog.adapters.places import named_here, places_setting
+from commitlog.adapters.places import bound, named_here, places_setting
 from commitlog.errors import Unavailable
 from consumers.broker.embedded import EmbeddedBroker
 from consumers.broker.errors import BrokerError, DiskFull, TooFewFiles
@@ -202,9 +202,9 @@ class Supervisor:
                 find_roots(with_archive(log, self._root), self._root)
                 check_own_place(genesis.tables_root, genesis.log_id, tables, self._root)
                 check_all(log, self._root)
-            if genesis.tables_root != tables:
+            if (place := bound(genesis.tables_root)) != tables:
                 text = "the tables of this log are in %s: all its parts and writers use them there"
-                logger.warning(text, genesis.tables_root)
+                logger.warning(text, place)
             return partitions
 
     def _start_parts(self, servers: str, partitions: int) -> None:

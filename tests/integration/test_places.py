@@ -124,6 +124,8 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
         rebuilt = run("replay", into, "--root", str(moved))
         assert rebuilt.returncode == ExitCode.OK, rebuilt.stdout + rebuilt.stderr
         running.stop()
+    warning = f"the tables of this log are in {root / 'tables'}"
+    assert warning not in (moved / "up.log").read_text(), "they are where they were bound to"
     again = tmp_path / "moved-again"
     moved.rename(again)
     assert f"--places {root / 'tables'}={again / 'tables'}" in refused(again)
