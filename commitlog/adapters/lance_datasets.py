@@ -71,7 +71,7 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
 
 
 def open_manifest(
-    location: str, version: int, encoded: bytes, session: lance.Session | None = None
+    location: str, version: int, encoded: bytes, session: Any = None
 ) -> lance.LanceDataset:
     """Open a version by its manifest, as `encoded_manifest` returns it; nobody looks for a file.
 

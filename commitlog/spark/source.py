@@ -130,8 +130,8 @@ class TableReader(DataSourceReader):
             fragments=fragments,
             blob_handling="all_binary",
         ).to_batches()
-        found = (to_spark(batch, schema) for batch in fitting(batches, self.batch_rows))
-        yield from put_together(found, self.batch_rows)
+        fit = (to_spark(batch, schema) for batch in fitting(batches, self.batch_rows))
+        yield from put_together(fit, self.batch_rows)
 
 
 def put_together(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,8 @@ from commitlog.model.table import TableId
 
 ASKED_LEAST = 100
 """A leader is asked for so many names at least, since a reader may not see all of them."""
+ASKED_MOST = 2**31
+"""And for so many at most: a request may give any number as its limit, also one of 80 bits."""
 
 Names = TypeVar("Names", bound=Iterable[TableId])
 
@@ -24,7 +26,7 @@ def names_in(
 
     With a `limit`, more than that come if there is another page.
     """
-    asked = None if limit is None else max(limit + 1, ASKED_LEAST)
+    asked = None if limit is None else min(max(limit + 1, ASKED_LEAST), ASKED_MOST)
     names: list[str] = []
     while True:
         found = ask() if asked is None else ask(after=after, limit=asked)
@@ -33,5 +35,5 @@ def names_in(
         names += [name[-1] for name in told if is_shown(name, found)]
         if limit is None or asked is None or len(told) < asked or len(names) > limit:
             return names
-        # A leader looks through all of its names each time.
-        after, asked = told[-1][-1], 2 * asked
+        # More each time, for a reader who sees few of them.
+        after, asked = told[-1][-1], min(2 * asked, ASKED_MOST)

@@ -67,7 +67,9 @@ def test_a_page_of_the_few_views_looks_at_no_tables_and_the_other_way_round(
 ) -> None:
     """The leader's loop looked at all of them: 40 ms at 10,000 tables without a view."""
     few, many = (IcebergView, IcebergTable) if is_view else (IcebergTable, IcebergView)
-    known = {("n", f"{number:04}"): many.__new__(many) for number in range(2_000)}
+    known: dict[TableId, IcebergTable] = {
+        ("n", f"{number:04}"): many.__new__(many) for number in range(2_000)
+    }
     known["n", "few"] = few.__new__(few)
     heads = PartitionHeads({}, iceberg=known)
     looks: list[TableId] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -68,10 +68,7 @@ def test_what_only_asks_changes_nothing(arguments: list[str], text: str) -> None
 
 
 def test_each_command_that_cares_for_a_log_has_its_line() -> None:
-    names = {
-        name
-        for name in app
-        if not name.startswith("-") and any(one.name == "Operate" for one in app[name].group)
-    }
+    groups: dict[str, Any] = {name: app[name].group for name in app if not name.startswith("-")}
+    names = {name for name, of in groups.items() if any(one.name == "Operate" for one in of)}
     quick = {"acl", "places", "version"}
     assert names - quick == set(_LEFT)

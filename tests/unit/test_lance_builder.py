@@ -1,6 +1,7 @@
 """Manifests that pylance builds for us."""
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_builder import build, differences, start_build
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.lancepb.transaction_pb2 import Transaction
+from tests.waiting import WAIT_SECONDS
 
 L = lance.LanceOperation
 ROWS = pa.table({"id": list(range(10)), "v": ["x"] * 10})
@@ -185,6 +187,9 @@ def test_a_build_has_a_deadline_and_cleans_up_behind_it(
     assert refused.is_temporary
     late = start_build(task, timeout_seconds=0.1).result(120)
     assert isinstance(late, BuildRefused)
+    for thread in threading.enumerate():
+        if thread.name == "commitlog-build":  # the first one goes on, too
+            thread.join(WAIT_SECONDS)
     assert _names(dataset, "_versions") == before
 
 

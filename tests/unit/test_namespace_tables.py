@@ -166,6 +166,10 @@ def test_lists_come_in_pages(world: World) -> None:
     assert rest[1] == {"tables": ["c"]}
     assert code(world.send("GET", "/v1/namespace/j/table/list?limit=0")) == (400, 13)
     assert code(world.send("GET", "/v1/namespace/j/table/list?limit=x")) == (400, 13)
+    for lists in ("/v1/namespace/j/table/list", "/v1/namespace/j/list"):
+        many = world.send("GET", f"{lists}?limit={2**80}")
+        assert many[0] == 200
+        assert many[1] == world.send("GET", lists)[1]
     everything = world.send("GET", "/v1/table?delimiter=.")[1]["tables"]
     assert {"j.a", "j.b", "j.c"} <= set(everything)
 

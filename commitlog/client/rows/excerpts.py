@@ -14,7 +14,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import encoded_manifest, open_dataset, open_manifest
 from commitlog.client.rows.lost_files import is_of_deleted_version
@@ -54,7 +54,7 @@ class Excerpt:
                 raise
         return self.alone(location)
 
-    def alone(self, location: str, session: lance.Session | None = None) -> lance.LanceDataset:
+    def alone(self, location: str, session: Any = None) -> lance.LanceDataset:
         """Return the version with no other fragments than these, nor any index.
 
         Lance's caches name the version, and not which part of it. Without a session, each excerpt

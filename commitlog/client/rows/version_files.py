@@ -7,7 +7,7 @@ that knows where its rows are needs only the fragments that they are in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -55,9 +55,7 @@ class VersionFile(NamedTuple):
     """Encoded as `lance.table.DataFragment`."""
     has_indices: bool
 
-    def excerpt(
-        self, fragments: Iterable[bytes], session: lance.Session | None
-    ) -> lance.LanceDataset:
+    def excerpt(self, fragments: Iterable[bytes], session: Any) -> lance.LanceDataset:
         """Open some of the fragments."""
         head = without_fragments(Manifest.FromString(self.rest))
         return Excerpt(self.version, head, tuple(fragments)).alone(self.location, session)

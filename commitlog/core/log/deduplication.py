@@ -215,7 +215,7 @@ class Deduplication:
     def _count(self, number: int) -> int:
         if number in self._packed:
             return self._packed[number].count
-        return len(self._open[number]) if number in self._open else self._sealed[number].count
+        return len(self._open[number]) if number in self._open else self._sealed[number].id_count
 
     def _rows(self, number: int) -> Iterable[bytes]:
         if number in self._packed:
@@ -320,8 +320,7 @@ class _Sealed(NamedTuple):
 
     unpack: Callable[[], tuple[bytes, bytes]]
     """Returns its bytes, and the hint: the ids, and the lengths of their rows."""
-    count: int
-    """Of the ids."""
+    id_count: int
 
     def rows(self) -> dict[str, bytes]:
         data, hint = self.unpack()

@@ -270,9 +270,9 @@ def transaction(
         )
     )
     for row in rows:
-        for name, found in parts.items():
+        for name, part in parts.items():
             key = {"operations": "details", "properties": "changed"}.get(name, name)
-            row[key] = found.of(row)
+            row[key] = part.of(row)
         row["conflict"] = next(iter(conflicts.of(row)), None)
     for row in rows[:1]:
         shown: Any = row
