@@ -38,6 +38,8 @@ CHANGES = ("columns", "read", *ONLY_CHANGES, "maxRowsPerTrigger", "maxFilesPerTr
 LOG = ("read", "startingPosition", "maxRowsPerTrigger")
 FOR_CHANGES = (*ONLY_CHANGES, "startingPosition", "maxRowsPerTrigger", "maxFilesPerTrigger")
 EARLIEST, LATEST = "earliest", "latest"
+_SHOWN_MAX = 100
+"""So many characters of a wrong value are told."""
 SPARKS_OWN = ("checkpointLocation", "queryName", "outputMode", "header")
 """What Spark puts beside ours."""
 
@@ -172,7 +174,7 @@ def _writing(values: Mapping[str, str], table: str) -> WriteOptions:
 def _by_log(values: Mapping[str, str]) -> bool:
     text = values.get("rows", ROWS_BY_FILES).lower()
     if text not in (ROWS_BY_FILES, ROWS_BY_LOG):
-        raise _bad("rows", text, "is not a write mode", f"Use {ROWS_BY_FILES} or {ROWS_BY_LOG}")
+        raise _not("rows", text, "a write mode", f"Use {ROWS_BY_FILES} or {ROWS_BY_LOG}")
     return text == ROWS_BY_LOG
 
 
@@ -249,7 +251,7 @@ def what_to_read(options: Mapping[str, str]) -> str:
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
         advice = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}"
-        raise _bad("read", wanted, "is not something that can be read", advice)
+        raise _not("read", wanted, "something that can be read", advice)
     is_all = wanted == READ_CHANGES and not (given.get("table") or given.get("path"))
     return READ_LOG if is_all else wanted
 
@@ -263,9 +265,7 @@ def parse_log(options: Mapping[str, str]) -> LogOptions:
     values = _known(options, (*REACH, *LOG), use="a read of the log", others=COMMON + WRITE + READ)
     starting = values.get("startingposition", EARLIEST).lower()
     if starting not in (EARLIEST, LATEST):
-        raise _bad(
-            "startingPosition", starting, "is not a valid start", f"Use {EARLIEST} or {LATEST}"
-        )
+        raise _not("startingPosition", starting, "a start", f"Use {EARLIEST} or {LATEST}")
     return LogOptions(
         connection=_connection(values),
         changes=values["read"].lower() == READ_CHANGES,
@@ -349,15 +349,15 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
     try:
         return milliseconds_of(datetime.fromisoformat(text))
     except ValueError:
-        raise _bad(
-            name, text, "is not a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
+        raise _not(
+            name, text, "a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
         ) from None
 
 
 def _flag(values: Mapping[str, str], name: str) -> bool:
     text = values.get(name.lower(), "false").lower()
     if text not in ("true", "false"):
-        raise _bad(name, text, "is neither true nor false", "Write true or false")
+        raise _not(name, text, "true or false", "Write one of them")
     return text == "true"
 
 
@@ -373,7 +373,7 @@ def _integer(
         number = minimum - 1
     if not minimum <= number <= maximum:
         numbers = f"from {minimum}" if number < minimum else f"up to {maximum}"
-        raise _bad(name, text, "is not a number that fits", f"Give a whole number {numbers}")
+        raise _not(name, text, "a number that fits", f"Give a whole number {numbers}")
     return number
 
 
@@ -384,8 +384,13 @@ def _seconds(values: Mapping[str, str]) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise _bad("timeoutSeconds", text, "is not a time", "Give seconds above 0")
+        raise _not("timeoutSeconds", text, "a time", "Give seconds above 0")
     return seconds
+
+
+def _not(name: str, text: str, wanted: str, advice: str) -> InvalidTransaction:
+    """Return the refusal of a value, which it tells; others may be secrets in a wrong place."""
+    return _bad(name, text, f"is {text[:_SHOWN_MAX]!r}, not {wanted}", advice)
 
 
 def _bad(name: str, value: object, problem: str, advice: str) -> InvalidTransaction:
