@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -18,13 +18,23 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.ports import Log
 from consumers.history import connect
-from consumers.partition.checkpoints.checkpoint_heads import FORMATS, advice_without, head_path
+from consumers.partition.checkpoints.checkpoint_heads import (
+    FORMATS,
+    advice_without,
+    head_path,
+    named_files,
+    newest_head,
+    read_named,
+)
+from consumers.partition.files.folders import DiskFolder
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
 from consumers.views.index_format import SCHEMA_VERSION
 
 UNKNOWN = "a program that doesn't say"
+_TRIES = 5
+"""A committer replaces its checkpoint every half minute; to look through one takes less."""
 
 
 def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Check]:
@@ -91,10 +101,22 @@ def _checkpoint(path: Path) -> Check | str:
         has = "unknown"
     reads = FORMATS[path.name]
     if has == reads:
+        _check_files(DiskFolder(path.parent))
         return f"format {has}, which this program reads"
     text = f"{path}: format {has}; this program reads {reads}"
     advice = advice_without(path.name, os.listdir(path.parent))
     return Check("checkpoint", Level.WARN, text, advice)
+
+
+def _check_files(folder: DiskFolder) -> None:
+    """Raise CorruptLog if a file of the newest checkpoint is missing or damaged."""
+    for _ in range(_TRIES):
+        if (head := newest_head(folder)) is None:
+            return
+        with suppress(FileNotFoundError):  # a committer replaced it meanwhile
+            for name, sha256, _ in named_files(head[1]):
+                read_named(folder, head, name, sha256)
+            return
 
 
 def _index(root: Path) -> str:

@@ -30,6 +30,8 @@ from consumers.partition.checkpoints.checkpoint_heads import HEAD, named_files
 from consumers.partition.checkpoints.packed_parts import pack, unpack
 from consumers.partition.files.folders import DiskFolder, break_seal, encode_sealed
 from consumers.tools.backup.checkpoints import save_checkpoints
+from consumers.tools.upgrade import _kept
+from consumers.views.health import Level
 from tests.core_world import World, append
 
 IDENTITY = LogIdentity("c", "t", "o", "log")
@@ -255,19 +257,28 @@ def test_a_damaged_packed_part_is_refused_with_advice(tmp_path: Path) -> None:
         loaded(tmp_path, world)
 
 
-@pytest.mark.parametrize("data", [b"", b"other bytes"])
-def test_a_backup_of_a_damaged_packed_part_names_the_folder_to_delete(
-    tmp_path: Path, data: bytes
+@pytest.mark.parametrize("data", [b"", b"other bytes", None])
+def test_whoever_copies_or_checks_a_damaged_packed_part_names_the_folder_to_delete(
+    tmp_path: Path, data: bytes | None
 ) -> None:
-    """A log may have many partitions, and so many folders."""
+    """A log may have many partitions, and so many folders. A backup without it would seem whole."""
     root, world = tmp_path / "root", appended(40)
     save(checkpoints(root, world), world.machine)
     assert save_checkpoints(str(tmp_path / "backup"), root, 1) > 1
     shutil.rmtree(tmp_path / "backup")
-    min(files_of_ids(root)).write_bytes(data)
-    folder = re.escape(str(root / "checkpoints" / "0"))
-    with pytest.raises(CorruptLog, match=rf"{folder}: [0-9a-f]+\.part is damaged\. Delete this"):
+    path, folder = min(files_of_ids(root)), re.escape(str(root / "checkpoints" / "0"))
+    [found, _] = _kept(root, 1)
+    assert found.level is Level.OK
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    problem = "missing" if data is None else "damaged"
+    told = rf"{folder}: {path.name} is {problem}\. Delete this"
+    with pytest.raises(CorruptLog, match=told):
         save_checkpoints(str(tmp_path / "backup"), root, 1)
+    [found, _] = _kept(root, 1)
+    assert found.level is Level.FAIL
+    assert re.search(told, found.message)
 
 
 def test_what_unpacks_to_other_or_more_bytes_than_the_head_says_is_refused(

@@ -13,6 +13,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters.storage import sha256_of
+from commitlog.errors import CorruptLog
 from consumers.partition.files.folders import DiskFolder, Folder
 
 HEAD, FORMAT = "head.json", 3
@@ -71,6 +73,25 @@ def named_files(head: bytes) -> Iterator[tuple[str, str, int]]:
             yield f"{sha256}.hint", *hints[name]
     for _, _, (sha256, size) in packed.values():  # and its hint is in that file, too
         yield f"{sha256}.part", sha256, size
+
+
+def read_named(folder: Folder, head: tuple[str, bytes], name: str, sha256: str) -> bytes:
+    """Return a file that a head (its name and its bytes) names.
+
+    Raises CorruptLog, which says what to do, if it is missing or damaged; FileNotFoundError if the
+    head was replaced meanwhile, and the file removed.
+    """
+    try:
+        data = folder.read(name)
+        problem = "is damaged"
+    except FileNotFoundError:
+        if read_head(folder, head[0]) != head[1]:
+            raise
+        data, problem = None, "is missing"
+    if data is None or sha256_of(data) != sha256:
+        advice = advice_without(head[0], folder.names())
+        raise CorruptLog(f"checkpoint {folder}: {name} {problem}. {advice}")
+    return data
 
 
 def advice_without(head: str, names: Collection[str]) -> str:

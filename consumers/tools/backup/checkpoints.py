@@ -17,9 +17,10 @@ from commitlog.ports import Log
 from consumers.partition.checkpoints.checkpoint import Checkpoints
 from consumers.partition.checkpoints.checkpoint_heads import (
     HEAD,
-    advice_without,
     folder_of,
     named_files,
+    read_head,
+    read_named,
 )
 from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
 from consumers.partition.files.folders import DiskFolder, Folder
@@ -40,11 +41,15 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
     for number in range(partitions):
         source = DiskFolder(folder_of(root, number))
         for _ in range(_TRIES):
+            head = read_head(source, HEAD)
+            if head is None:
+                break
             try:
-                head = source.read(HEAD)
-                count += sum(_save_part(source, target, number, one) for one in named_files(head))
+                count += sum(
+                    _save_part(source, head, target, f"{number}", *one) for one in named_files(head)
+                )
             except FileNotFoundError:
-                continue  # none yet, or it was replaced meanwhile
+                continue  # it was replaced meanwhile
             name = f"{json.loads(head)['chain']['sequence']:020}-{sha256_of(head)}.json"
             path = f"{number}/{_HEADS}/{name}"
             if target.size(path) < 0:
@@ -123,14 +128,11 @@ def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
     return None
 
 
-def _save_part(source: Folder, target: Store, number: int, one: tuple[str, str, int]) -> bool:
+def _save_part(
+    source: Folder, head: bytes, target: Store, folder: str, name: str, sha256: str, size: int
+) -> bool:
     """Copy a file unless it is there; return True if it was copied."""
-    name, sha256, size = one
-    if target.size(f"{number}/{name}") == size:
+    if target.size(f"{folder}/{name}") == size:
         return False
-    data = source.read(name)
-    if sha256_of(data) != sha256:
-        advice = advice_without(HEAD, source.names())
-        raise CorruptLog(f"checkpoint {source}: {name} is damaged. {advice}")
-    write_checked(target, f"{number}/{name}", data)
+    write_checked(target, f"{folder}/{name}", read_named(source, (HEAD, head), name, sha256))
     return True
