@@ -9,7 +9,7 @@ be in. If anything isn't known or isn't plain, Lance opens the version, and repo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from commitlog.client.rows.rows import (
     prepare_delete,
     read_deletions,
 )
-from commitlog.client.rows.rows_at import rows_of
+from commitlog.client.rows.rows_at import KnowsPlaces
 from commitlog.client.rows.updating import prepare_update
 from commitlog.client.rows.version_files import ReadVersion, VersionFile
 from commitlog.codecs.lance_objects import to_transaction
@@ -60,7 +60,8 @@ class LivingRows(NamedTuple):
     """The rows of each fragment that were deleted before."""
 
 
-class Narrowed(NamedTuple):
+@dataclass(frozen=True)
+class Narrowed(KnowsPlaces):
     """Where the rows of an operation may be, in place of `KnownKeys`."""
 
     dataset: lance.LanceDataset
@@ -72,17 +73,6 @@ class Narrowed(NamedTuple):
     def places(self, *_asked: object) -> list[int]:
         """Return where they may be; that was asked before."""
         return self.addresses
-
-    def scan(
-        self,
-        info: TableInfo,
-        dataset: lance.LanceDataset,
-        columns: list[str] | dict[str, str],
-        predicate: str,
-    ) -> pa.Table | None:
-        """Return the rows of the predicate, with their addresses and ids."""
-        compared = comparison(predicate, info.schema)
-        return None if compared is None else rows_of(compared, dataset, columns, self.addresses)
 
 
 def delete(info: TableInfo, opened: Opened, predicate: str, said: str | None = None) -> Prepared:

@@ -37,7 +37,6 @@ class Comparison(NamedTuple):
     values: pa.Array
     is_all: bool
     """Whether the predicate says nothing else."""
-    predicate: str
 
 
 def comparison(predicate: str, schema: pa.Schema) -> Comparison | None:
@@ -51,7 +50,7 @@ def comparison(predicate: str, schema: pa.Schema) -> Comparison | None:
     if alike != [name] or (found["plain"] and _VALUES.match(name)):
         return None
     values = _values(_LITERALS.findall(found["one"] or found["many"]), schema.field(name).type)
-    return None if values is None else Comparison(name, values, found["more"] is None, predicate)
+    return None if values is None else Comparison(name, values, found["more"] is None)
 
 
 def _values(literals: list[str], kind: pa.DataType) -> pa.Array | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -46,7 +46,7 @@ from commitlog.client.rows.rows import (
     with_children,
     write_moved,
 )
-from commitlog.client.rows.rows_at import rows_at
+from commitlog.client.rows.rows_at import KnowsPlaces, rows_at
 from commitlog.codecs.keys import hashed, packed
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
@@ -119,15 +119,6 @@ class MergeOptions:
 
 
 DEFAULTS = MergeOptions()
-
-
-class KnowsPlaces(Protocol):
-    """What may know where rows are, such as `KnownKeys`."""
-
-    def places(
-        self, info: TableInfo, dataset: lance.LanceDataset, column: str, values: pa.ChunkedArray, /
-    ) -> list[int] | None:
-        """Return the addresses of all rows that may have one of some values; None: not known."""
 
 
 @names_full_storage

@@ -21,11 +21,10 @@ from lance.fragment import FragmentMetadata
 from commitlog.client.leader.arguments import heed_interrupt
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.key_numbers import Numbers, is_number, is_text, numbers_of
-from commitlog.client.rows.key_predicates import comparison
 from commitlog.client.rows.known_fragments import KnownFragments
 from commitlog.client.rows.row_groups import BaseScan, scan_base
 from commitlog.client.rows.rows import OFFSET_BITS, Prepared
-from commitlog.client.rows.rows_at import read_column, rows_at, rows_of
+from commitlog.client.rows.rows_at import KnowsPlaces, read_column, rows_at
 from commitlog.client.rows.single_rows import single_value
 from commitlog.client.rows.version_files import ReadVersion, VersionFiles
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -66,7 +65,7 @@ class _Column(NamedTuple):
     location: str
 
 
-class KnownKeys:
+class KnownKeys(KnowsPlaces):
     """Finds rows by the places of their keys. Thread-safe."""
 
     def __init__(
@@ -104,20 +103,6 @@ class KnownKeys:
             if known.count and name in rows.schema.names:
                 with known.lock:
                     known.wrote(prepared.added, rows.column(name))
-
-    def scan(
-        self,
-        info: TableInfo,
-        dataset: lance.LanceDataset,
-        columns: list[str] | dict[str, str],
-        predicate: str,
-    ) -> pa.Table | None:
-        """Return the rows of a predicate with their addresses and ids; None: search for them."""
-        compared = comparison(predicate, info.schema)
-        if compared is None:
-            return None
-        addresses = self.places(info, dataset, compared.column, compared.values)
-        return None if addresses is None else rows_of(compared, dataset, columns, addresses)
 
     def places(
         self,

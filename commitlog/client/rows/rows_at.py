@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import lance
@@ -9,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import scan_columns, take_rows
-from commitlog.client.rows.key_predicates import Comparison
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.key_predicates import comparison
 from commitlog.client.rows.rows import OFFSET_BITS, ROW_ADDRESS, ROW_ID, fragment_of
 
 FEW = 16
@@ -24,18 +26,38 @@ def rows_at(
     return take_rows(dataset, [*columns, ROW_ADDRESS, ROW_ID], addresses)
 
 
-def rows_of(
-    compared: Comparison,
-    dataset: lance.LanceDataset,
-    columns: list[str] | dict[str, str],
-    addresses: Sequence[int],
-) -> pa.Table:
-    """Read the rows of a predicate that are at some addresses, with their addresses and ids."""
-    if compared.is_all and not columns:
-        return having(
-            rows_at(dataset, [compared.column], addresses), compared.column, compared.values
-        )
-    return scan_at(dataset, columns, addresses, f" AND ({compared.predicate})")
+class KnowsPlaces(ABC):
+    """What may know where rows are."""
+
+    @abstractmethod
+    def places(
+        self,
+        info: TableInfo,
+        dataset: lance.LanceDataset,
+        column: str,
+        values: pa.Array | pa.ChunkedArray,
+        /,
+    ) -> list[int] | None:
+        """Return the addresses of all rows that may have one of some values; None: not known."""
+
+    def scan(
+        self,
+        info: TableInfo,
+        dataset: lance.LanceDataset,
+        columns: list[str] | dict[str, str],
+        predicate: str,
+    ) -> pa.Table | None:
+        """Return the rows of a predicate with their addresses and ids; None: search for them."""
+        compared = comparison(predicate, info.schema)
+        if compared is None:
+            return None
+        addresses = self.places(info, dataset, compared.column, compared.values)
+        if addresses is None:
+            return None
+        if compared.is_all and not columns:
+            rows = rows_at(dataset, [compared.column], addresses)
+            return having(rows, compared.column, compared.values)
+        return scan_at(dataset, columns, addresses, f" AND ({predicate})")
 
 
 def having(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
