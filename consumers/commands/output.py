@@ -180,10 +180,14 @@ def clock(value: object) -> str:
 def progress(title: str) -> Iterator[OnProgress]:
     """Show a bar on a terminal, else a line now and then; call the value with (done, total)."""
     if not sys.stderr.isatty():
-        far = {"": (0, 0)}
-        how_far = "{}: {:,} of {:,}".format
-        with told_now_and_then(lambda: how_far(title, *far[""]), note):
-            yield lambda done, total: far.update({"": (done, total)})
+        far = 0, 0
+
+        def reached(done: int, total: int) -> None:
+            nonlocal far
+            far = done, total
+
+        with told_now_and_then(lambda: f"{title}: {far[0]:,} of {far[1]:,}", note):
+            yield reached
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

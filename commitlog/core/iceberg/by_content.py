@@ -19,7 +19,7 @@ class ByContent:
         self, member: str, values: Iterable[Value], content: Callable[[Value], Hashable]
     ) -> None:
         """Know `values`; `content` returns what is equal if two of them are the same."""
-        self._member, self.content = member, content
+        self._member, self._content = member, content
         self._ids: dict[Hashable, dict[int, None]] = {}
         self._known: dict[int, tuple[Value, Hashable]] = {}
         self._descending: list[int] = []
@@ -29,7 +29,7 @@ class ByContent:
 
     def add(self, value: Value) -> None:
         """Know one more value."""
-        number, content = value[self._member], self.content(value)
+        number, content = value[self._member], self._content(value)
         self._known[number] = value, content
         self._ids.setdefault(content, {})[number] = None
         heappush(self._descending, -number)
@@ -42,7 +42,7 @@ class ByContent:
 
     def find(self, value: Value) -> int | None:
         """Return the id of the first value that says the same, or None."""
-        return next(iter(self._ids.get(self.content(value), ())), None)
+        return next(iter(self._ids.get(self._content(value), ())), None)
 
     def get(self, number: int) -> Value | None:
         """Return the value of an id, or None."""

@@ -161,7 +161,7 @@ class _Draft:
         self.version: int | None = None
         self.added: set[int] = set()
         self.owned: set[str] = set()
-        self.known: dict[str, ByContent] = {}
+        self._known: dict[str, ByContent] = {}
         self.time_ms = time_ms
 
     def apply(self, node: Node) -> None:
@@ -212,29 +212,25 @@ class _Draft:
         self.members[name].append(value)
         self.is_changed = True
 
-    def _schemas(self) -> ByContent:
-        if "schemas" not in self.known:
-            kept = self.members["schemas"]
-            self.known["schemas"] = ByContent("schema-id", kept, _schema_content)
-        return self.known["schemas"]
-
-    def _versions(self) -> ByContent:
-        if "versions" not in self.known:
-            kept = self.members["versions"]
-            self.known["versions"] = ByContent("version-id", kept, _version_content)
-        return self.known["versions"]
+    def _known_of(self, name: str) -> ByContent:
+        """Return the schemas or versions, to be found by what they say."""
+        if name not in self._known:
+            key, content = _CONTENTS[name]
+            self._known[name] = ByContent(key, self.members[name], content)
+        return self._known[name]
 
     def _add_schema(self, schema: dict[str, Any]) -> None:
-        known = self._schemas()
+        known = self._known_of("schemas")
         self.schema = known.find(schema)
         if self.schema is None:
             self.schema = known.following(0)
-            known.add({**schema, "schema-id": self.schema})
-            self._add("schemas", {**schema, "schema-id": self.schema})
+            added = {**schema, "schema-id": self.schema}
+            known.add(added)
+            self._add("schemas", added)
 
     def _add_version(self, node: Node) -> None:
         schema_id = last_added(node.member("schema-id").int32(), self.schema, "schema")
-        if self._schemas().get(schema_id) is None:
+        if self._known_of("schemas").get(schema_id) is None:
             raise Invalid("iceberg_view_schema_unknown", schema=schema_id)
         dialects = set()
         for one in node.member("representations").items():
@@ -250,17 +246,18 @@ class _Draft:
         for item in node.member("default-namespace").items():
             item.string()
         version = {**node.object(), "schema-id": schema_id}
-        known = self._versions()
+        known = self._known_of("versions")
         self.version = known.find(version)
         if self.version is None:
             self.version = known.following(1)
             self.added.add(self.version)
-            known.add({**version, "version-id": self.version})
-            self._add("versions", {**version, "version-id": self.version})
+            added = {**version, "version-id": self.version}
+            known.add(added)
+            self._add("versions", added)
 
     def _set_current(self, node: Node) -> None:
         wanted = last_added(node.int32(), self.version, "view version")
-        found = self._versions().get(wanted)
+        found = self._known_of("versions").get(wanted)
         if found is None:
             raise Invalid("iceberg_view_version_unknown", version=wanted)
         if wanted == self.members["current-version-id"] and self.members["version-log"]:
@@ -293,6 +290,13 @@ def _schema_content(schema: Value) -> Hashable:
 
 def _version_content(version: Value) -> Hashable:
     return frozen({k: v for k, v in version.items() if k not in ("version-id", "timestamp-ms")})
+
+
+_CONTENTS = {
+    "schemas": ("schema-id", _schema_content),
+    "versions": ("version-id", _version_content),
+}
+"""By the view's member, under what its values have their ids, and what they say beside them."""
 
 
 def _applied(

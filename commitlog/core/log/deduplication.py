@@ -111,7 +111,7 @@ class Deduplication:
         next(self._packing, None)
 
     def lookups(self) -> tuple[dict[str, int], Callable[[str], list[int]]]:
-        """Return the chunks of open and sealed ids, and what finds the packed ones of an id."""
+        """Return the chunks of open ids, and what finds the other chunks that an id may be in."""
         return self._chunk_of, self._index.find
 
     def remember_all(self, rows: Mapping[str, bytes], sequence: int) -> None:
