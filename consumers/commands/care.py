@@ -24,6 +24,7 @@ from consumers.commands.options import (
     connect_client,
     connect_to_files,
 )
+from consumers.runtime.progress import told_now_and_then
 
 if TYPE_CHECKING:
     from consumers.views.health import Check
@@ -44,18 +45,25 @@ def doctor(*, where: Where = HERE, strict: Flag = False, as_json: AsJson = False
     from consumers.tools.doctor import doctor as look
     from consumers.views.health import Level, is_whole
 
-    found = _shown(look(where.load(), output.note), as_json=as_json)
+    found = _shown("doctor", look(where.load(), output.note), as_json=as_json)
     is_good = is_whole(found) and not (strict and any(one.level is Level.WARN for one in found))
     return ExitCode.OK if is_good else ExitCode.REFUSED
 
 
-def _shown(checks: Iterable[Check], *, as_json: bool) -> tuple[Check, ...]:
+def _shown(title: str, checks: Iterable[Check], *, as_json: bool) -> tuple[Check, ...]:
     """Show each finding as it comes, or all of them at the end as JSON."""
-    found = []
-    for one in checks:
-        found.append(one)
-        if not as_json:
-            output.print_check(one.name, one.level, one.message, one.advice)
+    found: list[Check] = []
+
+    def how_far() -> str:
+        if not found:
+            return f"{title}: the first check runs"
+        return f"{title}: {len(found)} done, the last is {found[-1].name}"
+
+    with told_now_and_then(how_far, output.note):  # no bar: findings are lines on the terminal
+        for one in checks:
+            found.append(one)
+            if not as_json:
+                output.print_check(one.name, one.level, one.message, one.advice)
     if as_json:
         output.print_json([one.to_json() for one in found])
     return tuple(found)
@@ -191,7 +199,8 @@ def upgrade(*, check: Flag = False, where: Where = HERE, as_json: AsJson = False
         )
     config = where.load()
     with closing(connect(config)) as log:
-        found = _shown(check_upgrade(log, config.root, config.token), as_json=as_json)
+        checks = check_upgrade(log, config.root, config.token)
+        found = _shown("upgrade --check", checks, as_json=as_json)
     return ExitCode.OK if all(one.level is Level.OK for one in found) else ExitCode.REFUSED
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import progress
 from consumers.runtime.progress import OnCount, Tally
 from consumers.tools import move
+from consumers.views.health import Check, Level
 from tests.service import rows, service
 from tests.waiting import wait_until
 
@@ -104,6 +107,31 @@ def test_a_short_job_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with output.counts("backup") as count:
         count("files", 3)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_shown", [False, True], ids=["log", "terminal"])
+def test_a_slow_check_says_after_which_finding_it_still_looks(
+    clock: Clock,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_shown: bool,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_shown)
+
+    def checks() -> Iterator[Check]:
+        wait_until(lambda: clock.waits == 1, "the clock runs")
+        clock.passes()
+        yield Check("cluster", Level.OK, "answers")
+        yield Check("log", Level.OK, "is there")
+        clock.passes()
+
+    care._shown("doctor", checks(), as_json=True)
+    said = capsys.readouterr()
+    assert [one["name"] for one in json.loads(said.out)] == ["cluster", "log"]
+    assert said.err.splitlines() == [
+        "doctor: the first check runs, after 30 s",
+        "doctor: 2 done, the last is log, after 60 s",
+    ]
 
 
 def test_a_move_shows_how_far_it_is(
