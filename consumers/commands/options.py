@@ -208,13 +208,16 @@ def connect(config: Config) -> ArchivableLog:
     return with_archive(log, config.root)
 
 
-def connect_to_files(config: Config) -> ArchivableLog:
-    """Reach the log as `connect` does, and learn from it where its tables are."""
+def connect_to_files(config: Config, *, needs_checkpoint: bool = True) -> ArchivableLog:
+    """Reach the log as `connect` does, and learn from it where its tables are.
+
+    Raises CorruptLog if the root has a damaged checkpoint, unless that isn't needed.
+    """
     from consumers.partition.checkpoints.table_places import find_roots
 
     log = connect(config)
     try:
-        find_roots(log, config.root)
+        find_roots(log, config.root, needs_checkpoint=needs_checkpoint)
     except BaseException:
         log.close()
         raise

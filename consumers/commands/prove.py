@@ -100,7 +100,7 @@ def verify(
         _check_state(folder)
         for entry in _entries(folder) if again else ():
             shutil.rmtree(entry, ignore_errors=True)
-    with closing(connect_to_files(config)) as log:
+    with closing(connect_to_files(config, needs_checkpoint=False)) as log:
         verdicts = []
         for number in partitions_of(log, partition):
             with output.progress(f"verify, partition {number}") as bar:
@@ -272,7 +272,7 @@ def replay(
         )
     seen = old if against or config.root else None
     options = ReplayOptions(target, seen, all_versions, rows)
-    with closing(connect_to_files(config)) as log:
+    with closing(connect_to_files(config, needs_checkpoint=False)) as log:
         results = []
         for number in range(log.partitions()):
             with output.progress(f"replay, partition {number}") as bar:

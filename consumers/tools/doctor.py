@@ -204,7 +204,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
 
 def _places(log: KafkaLog, config: Config) -> Check | str:
     """See whether the tables are where the log says."""
-    find_roots(with_archive(log, config.root), config.root)
+    find_roots(with_archive(log, config.root), config.root, needs_checkpoint=False)
     if config.root is not None:
         genesis, own = log.genesis(), config.need_tables_root()
         check_own_place(genesis.tables_root, genesis.log_id, own, config.root)

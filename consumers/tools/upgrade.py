@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -21,20 +21,15 @@ from consumers.history import connect
 from consumers.partition.checkpoints.checkpoint_heads import (
     FORMATS,
     advice_without,
+    check_files,
     head_path,
-    named_files,
-    newest_head,
-    read_named,
 )
-from consumers.partition.files.folders import DiskFolder
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
 from consumers.views.index_format import SCHEMA_VERSION
 
 UNKNOWN = "a program that doesn't say"
-_TRIES = 5
-"""A committer replaces its checkpoint every half minute; to look through one takes less."""
 
 
 def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Check]:
@@ -87,12 +82,13 @@ def _connected(status: Mapping[str, Any]) -> Iterator[Check]:
 def _kept(root: Path, partitions: int) -> Iterator[Check]:
     """Yield what the root's checkpoints and index are; both can be made again from the log."""
     for partition in range(partitions):
-        found = finding("checkpoint", partial(_checkpoint, head_path(root, partition)))
+        found = finding("checkpoint", partial(_checkpoint, root, partition))
         yield numbered(found, partition, partitions)
     yield finding("index", lambda: _index(root))
 
 
-def _checkpoint(path: Path) -> Check | str:
+def _checkpoint(root: Path, partition: int) -> Check | str:
+    path = head_path(root, partition)
     if not path.is_file():
         return f"none in {path.parent}: a committer of this root reads the log from its beginning"
     try:
@@ -101,22 +97,11 @@ def _checkpoint(path: Path) -> Check | str:
         has = "unknown"
     reads = FORMATS[path.name]
     if has == reads:
-        _check_files(DiskFolder(path.parent))
+        check_files(root, partition)
         return f"format {has}, which this program reads"
     text = f"{path}: format {has}; this program reads {reads}"
     advice = advice_without(path.name, os.listdir(path.parent))
     return Check("checkpoint", Level.WARN, text, advice)
-
-
-def _check_files(folder: DiskFolder) -> None:
-    """Raise CorruptLog if a file of the newest checkpoint is missing or damaged."""
-    for _ in range(_TRIES):
-        if (head := newest_head(folder)) is None:
-            return
-        with suppress(FileNotFoundError):  # a committer replaced it meanwhile
-            for name, sha256, _ in named_files(head[1]):
-                read_named(folder, head, name, sha256)
-            return
 
 
 def _index(root: Path) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +24,9 @@ from commitlog.codecs.avro import decode_log_record, encode_transaction
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
 from commitlog.errors import NoSuchTable
 from commitlog.model.records import Outcome, Status, Transaction
+from consumers.partition.checkpoints.checkpoint_heads import HEAD
+from consumers.partition.checkpoints.table_places import find_roots
+from consumers.partition.files.folders import DiskFolder, break_seal, encode_sealed
 from consumers.tools.verify import (
     PartitionFindings,
     ProblemKind,
@@ -371,6 +376,48 @@ def test_other_rows_in_the_index_are_found(
     verdict = verify(copy.log, 0, VerifyOptions(root=root, state=tmp_path / "state"))
     assert [(p.kind, p.sequence) for p in verdict.problems] == [(ProblemKind.INDEX, 6)]
     assert verdict.is_log_whole
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "gone", "head", "partition", "closed"])
+def test_a_checkpoint_that_no_committer_could_continue_from_is_found(
+    made: Service, root: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the log is verified all the same: what is damaged follows from it."""
+    folder = root / "checkpoints" / "0"
+    head, part = folder / HEAD, max(folder.glob("*.part"))
+    before = part.read_bytes()
+    told = f"{part.name} is damaged. Delete this folder"
+    if harm == "cut":
+        part.write_bytes(before[:-1])
+    elif harm == "flipped":
+        part.write_bytes(bytes([before[0] ^ 1]) + before[1:])
+    elif harm == "gone":
+        part.unlink()
+        told = f"{part.name} is missing. Delete this folder"
+    elif harm == "head":
+        head.write_bytes(head.read_bytes()[:-2])
+        told = f"{HEAD} is not JSON"
+    elif harm == "partition":
+        body = json.loads(head.read_bytes())
+        assert break_seal(body)
+        body["identity"]["partition"] = 1
+        body["chain"]["sequence"] += 1
+        head.write_bytes(encode_sealed(body))
+        told = f"{HEAD} is of partition 1. Delete this folder"
+    else:
+
+        def closed(folder: DiskFolder, name: str) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+        monkeypatch.setattr(DiskFolder, "read", closed)
+        told = "Input/output error.*system's log"
+    if harm not in ("closed", "partition"):
+        find_roots(made.log, root, needs_checkpoint=False)
+    verdict = verify(made.log, 0, VerifyOptions(root=root))
+    assert (verdict.outcomes, verdict.is_log_whole) == (verdict.decided_again, True)
+    assert [problem.kind for problem in verdict.problems] == [ProblemKind.CHECKPOINT]
+    assert re.search(told, verdict.problem)
+    assert verify(made.log, 0, VerifyOptions(root=root, log_only=True)).is_whole
 
 
 def test_an_index_that_another_version_put_into_other_words_is_the_same(

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import sha256_of
 from commitlog.core.log import deduplication
 from commitlog.core.log.replica import Replica
@@ -28,8 +29,11 @@ from consumers.partition.checkpoints import checkpoint, packed_parts
 from consumers.partition.checkpoints.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.checkpoints.checkpoint_heads import HEAD, named_files
 from consumers.partition.checkpoints.packed_parts import pack, unpack
+from consumers.partition.checkpoints.table_places import check_tables
 from consumers.partition.files.folders import DiskFolder, break_seal, encode_sealed
-from consumers.tools.backup.checkpoints import save_checkpoints
+from consumers.tools.backup.checkpoints import damage as damage_of
+from consumers.tools.backup.checkpoints import put_back, save_checkpoints
+from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.upgrade import _kept
 from consumers.views.health import Level
 from tests.core_world import World, append
@@ -80,7 +84,7 @@ def files_of_ids(root: Path) -> set[Path]:
     folder, head = root / "checkpoints" / "0", head_of(root)
     ids = {"parts": {n: e for n, e in head["parts"].items() if n.startswith(IDS)}}
     named = {**head, **ids}
-    return {folder / name for name, _, _ in named_files(json.dumps(named).encode())}
+    return {folder / name for name, _, _ in named_files(named)}
 
 
 def size_of_ids(root: Path) -> int:
@@ -161,7 +165,7 @@ def test_what_an_older_program_or_protocol_left_whole_stays_until_it_changes(
     assert again.digest() == world.machine.digest()
     assert all(again.deduplication.is_known(str(number)) for number in range(80))
     names = {path.name for path in (tmp_path / "checkpoints" / "0").iterdir()}
-    named = {name for name, _, _ in named_files(json.dumps(head_of(tmp_path)).encode())}
+    named = {name for name, _, _ in named_files(head_of(tmp_path))}
     assert names == {HEAD, *named}, "what isn't named is gone"
 
 
@@ -215,7 +219,7 @@ def test_the_files_of_packed_parts_without_their_head_leave_the_last_checkpoint(
     save(kept, world.machine)
     assert loaded(tmp_path, world).digest() == world.machine.digest()
     names = {path.name for path in (tmp_path / "checkpoints" / "0").iterdir()}
-    named = {name for name, _, _ in named_files(json.dumps(head_of(tmp_path)).encode())}
+    named = {name for name, _, _ in named_files(head_of(tmp_path))}
     assert names == {HEAD, *named}
 
 
@@ -279,6 +283,53 @@ def test_whoever_copies_or_checks_a_damaged_packed_part_names_the_folder_to_dele
     [found, _] = _kept(root, 1)
     assert found.level is Level.FAIL
     assert re.search(told, found.message)
+
+
+def test_all_damaged_checkpoints_are_named_at_once(tmp_path: Path) -> None:
+    """A root has one for each partition, and each start that is refused costs its minute."""
+    log = MemoryLog()
+    log.create(partitions=3, domains={"a": 1, "b": 2}, tables_root=str(tmp_path / "tables"))
+    for number in range(3):
+        genesis = log.genesis(number)
+        kept = Checkpoints(tmp_path, log.identity(), genesis)
+        kept.save(Checkpoint.of(Machine(genesis), Replica()))
+    assert check_tables(log, tmp_path) == 0
+    for number in (1, 2):
+        min((tmp_path / "checkpoints" / f"{number}").glob("*.part")).unlink()
+    with pytest.raises(CorruptLog, match=r"checkpoints/1: .*missing.*; checkpoint .*/2: .*missing"):
+        check_tables(log, tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b'"transactions_position": 1', b"{"])
+def test_a_head_is_copied_as_its_committer_wrote_it_or_not_at_all(
+    tmp_path: Path, damage: bytes
+) -> None:
+    """A restore makes it the new log's: with another position, transactions would be passed over.
+
+    An older program copied one that was damaged, and such a backup says so.
+    """
+    root, world, place = tmp_path / "root", appended(4), tmp_path / "backup"
+    save(checkpoints(root, world), world.machine)
+    path = root / "checkpoints" / "0" / HEAD
+    before = path.read_bytes()
+    flipped = before.replace(b'"transactions_position": 0', damage) if len(damage) > 1 else damage
+    assert flipped != before
+    path.write_bytes(flipped)
+    with pytest.raises(CorruptLog, match=rf"{HEAD} is .*Delete this folder"):
+        save_checkpoints(str(place), root, 1)
+    assert not (place / "checkpoints").exists()
+    path.write_bytes(before)
+    save_checkpoints(str(place), root, 1)
+    assert list(damage_of(str(place), 1)) == []
+    [kept] = (place / "checkpoints" / "0" / "heads").iterdir()
+    kept.unlink()
+    kept.with_name(f"{0:020}-{sha256_of(flipped)}.json").write_bytes(flipped)
+    [found] = damage_of(str(place), 1)
+    assert "isn't what was written" in str(found)
+    harm: list[str] = []
+    end = RestorePoint(outcomes_end=10)
+    assert put_back(str(place), tmp_path / "new", MemoryLog(), {0: end}, harm) == 0
+    assert "isn't what was written" in harm[0]
 
 
 def test_what_unpacks_to_other_or_more_bytes_than_the_head_says_is_refused(

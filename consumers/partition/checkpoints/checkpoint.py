@@ -17,7 +17,6 @@ in it doesn't fit the log it is opened with is refused by name, never repaired b
 from __future__ import annotations
 
 import errno
-import json
 import threading
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -39,11 +38,12 @@ from consumers.partition.checkpoints.checkpoint_heads import (
     FORMATS,
     HEAD,
     OWING,
-    advice_without,
+    body_of,
     files_of,
     folder_of,
     newest_head,
     read_head,
+    unusable,
 )
 from consumers.partition.checkpoints.packed_parts import is_packed, pack, unpacking
 from consumers.partition.checkpoints.prepared_checkpoint import (
@@ -53,7 +53,7 @@ from consumers.partition.checkpoints.prepared_checkpoint import (
     SavedPart,
     encoded,
 )
-from consumers.partition.files.folders import SEAL, DiskFolder, Folder, break_seal, encode_sealed
+from consumers.partition.files.folders import SEAL, DiskFolder, Folder, encode_sealed
 from consumers.partition.files.owed import Owed, owed_from_json, owed_to_json
 from consumers.runtime.places import another_log
 
@@ -195,15 +195,7 @@ class Checkpoints:
         return newest_head(self._folder)
 
     def _load(self, named: tuple[str, bytes], only: str) -> Checkpoint:
-        name, encoded = named
-        try:
-            head = json.loads(encoded)
-        except ValueError as error:
-            raise self._corrupt(f"{name} is not JSON: {error}") from error
-        if not isinstance(head, dict) or head.get("format") != FORMATS[name]:
-            raise self._corrupt(f"{name} has an unknown format")
-        if not break_seal(head):
-            raise self._corrupt(f"{name} is damaged")
+        head = body_of(self._folder, named)
         self._check_identity(head["identity"])
         hints, packed = head.get("hints", {}), head.get("packed", {})
         saved = {
@@ -396,5 +388,4 @@ class Checkpoints:
 
     def _corrupt(self, what: str) -> CorruptLog:
         newest = self._head()
-        advice = advice_without(newest[0] if newest else HEAD, self._folder.names())
-        return CorruptLog(f"checkpoint {self._folder}: {what}. {advice}")
+        return unusable(self._folder, what, newest[0] if newest else HEAD)

@@ -7,7 +7,7 @@ removes the other one when it saves a checkpoint itself. The parts of both are t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any
 
 from commitlog.adapters.storage import sha256_of
 from commitlog.errors import CorruptLog
-from consumers.partition.files.folders import DiskFolder, Folder
+from consumers.partition.files.folders import DiskFolder, Folder, break_seal
 
 HEAD, FORMAT = "head.json", 3
 OWING, OWING_FORMAT = "owing.json", 4
 """Of a checkpoint with tables that lacked files."""
 FORMATS = {HEAD: FORMAT, OWING: OWING_FORMAT}
+_TRIES = 5
+"""A committer replaces its checkpoint every half minute; to look through one takes less."""
 
 
 def folder_of(root: Path, partition: int) -> Path:
@@ -55,17 +57,51 @@ def newest_head(folder: Folder) -> tuple[str, bytes] | None:
     return OWING, owing
 
 
+def body_of(folder: Folder, head: tuple[str, bytes]) -> dict[str, Any]:
+    """Return what a head (its name and its bytes) says.
+
+    Raises CorruptLog, which says what to do, if it is damaged or of another format.
+    """
+    name, encoded = head
+    try:
+        body = json.loads(encoded)
+    except ValueError as error:
+        raise unusable(folder, f"{name} is not JSON: {error}", name) from error
+    if not isinstance(body, dict) or body.get("format") != FORMATS[name]:
+        raise unusable(folder, f"{name} has an unknown format", name)
+    if not break_seal(body):
+        raise unusable(folder, f"{name} is damaged", name)
+    return body
+
+
+def check_files(root: Path, partition: int) -> None:
+    """Raise CorruptLog, which says what to do, if a partition's newest checkpoint is damaged.
+
+    Its head and all its files are read; what is in them isn't.
+    """
+    folder = DiskFolder(folder_of(root, partition))
+    for _ in range(_TRIES):
+        if (head := newest_head(folder)) is None:
+            return
+        with suppress(FileNotFoundError):  # a committer replaced it meanwhile
+            body = body_of(folder, head)
+            if (whose := body["identity"]["partition"]) != partition:
+                raise unusable(folder, f"{head[0]} is of partition {whose}", head[0])
+            for name, sha256, _ in named_files(body):
+                read_named(folder, head, name, sha256)
+            return
+
+
 def files_of(head: bytes | None) -> set[str]:
     """Return the files that a head names; none if it can't be read."""
     try:
-        return {name for name, _, _ in named_files(head)} if head else set()
+        return {name for name, _, _ in named_files(json.loads(head))} if head else set()
     except (ValueError, KeyError, TypeError, AttributeError):
         return set()
 
 
-def named_files(head: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield the files that a head names, with their hashes and sizes."""
-    body: dict[str, Any] = json.loads(head)
+def named_files(body: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Yield the files that a head names, by what it says, with their hashes and sizes."""
     hints, packed = body.get("hints", {}), body.get("packed", {})  # older programs wrote none
     for name, (_, sha256, size) in body["parts"].items():
         yield f"{sha256}.part", sha256, size
@@ -89,9 +125,14 @@ def read_named(folder: Folder, head: tuple[str, bytes], name: str, sha256: str) 
             raise
         data, problem = None, "is missing"
     if data is None or sha256_of(data) != sha256:
-        advice = advice_without(head[0], folder.names())
-        raise CorruptLog(f"checkpoint {folder}: {name} {problem}. {advice}")
+        raise unusable(folder, f"{name} {problem}", head[0])
     return data
+
+
+def unusable(folder: Folder, problem: str, head: str) -> CorruptLog:
+    """Return the error of a checkpoint that can't be used, and of the name of its head."""
+    advice = advice_without(head, folder.names())
+    return CorruptLog(f"checkpoint {folder}: {problem}. {advice}")
 
 
 def advice_without(head: str, names: Collection[str]) -> str:

@@ -14,6 +14,7 @@ from commitlog.core.log.chain import ChainPlace
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE
 from commitlog.core.tables.lance_tables import Table
+from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.records import Genesis
 from commitlog.model.table import format_table_id
@@ -27,11 +28,12 @@ LOOKED_AT_MAX = 1_000
 LOOKS_AT_ONCE = 16
 
 
-def find_roots(log: Log, root: Path | None) -> None:
+def find_roots(log: Log, root: Path | None, *, needs_checkpoint: bool = True) -> None:
     """Bind the places that the log says are relative to named roots, before files are opened.
 
-    What a checkpoint in the root knows isn't read again. The deployment's own tables root is the
-    log's only if it holds the log's mark: it may be the root of a part that has no tables.
+    What a checkpoint in the root knows isn't read again. Who doesn't need it reads all of the log
+    where it is damaged. The deployment's own tables root is the log's only if it holds the log's
+    mark: it may be the root of a part that has no tables.
 
     Raises:
         InvalidSettings: nothing says where one of these roots is.
@@ -41,7 +43,11 @@ def find_roots(log: Log, root: Path | None) -> None:
     saved = None
     if root is not None:
         # The log's own properties are there: to read all its tables takes seconds.
-        saved = Checkpoints(root, log.identity(), log.genesis(PARTITION)).load(MACHINE)
+        try:
+            saved = Checkpoints(root, log.identity(), log.genesis(PARTITION)).load(MACHINE)
+        except CorruptLog:
+            if needs_checkpoint:
+                raise
     if saved is None or saved.outcome_offset < 0:
         named = roots_of(log)
     else:
@@ -79,18 +85,26 @@ def check_tables(log: Log, root: Path, known: Mapping[int, Checkpoints] | None =
     Raises:
         RootMoved: a table's folder is gone, or its files name a place of before.
         WrongLog: a checkpoint is another log's.
-        CorruptLog: a checkpoint is damaged.
+        CorruptLog: checkpoints are damaged; it names all of them.
     """
     count = 0
+    damaged: list[str] = []
     for partition in range(log.partitions()):
         kept = (known or {}).get(partition)
-        saved = (kept or Checkpoints(root, log.identity(), log.genesis(partition))).look()
+        kept = kept or Checkpoints(root, log.identity(), log.genesis(partition))
+        try:
+            saved = kept.look()
+        except CorruptLog as error:
+            damaged.append(str(error))
+            continue
         if saved is not None:
             count += len(saved.machine.tables) + len(saved.machine.iceberg.tables)
             check_followed(saved.machine)
             _check_folders(saved)
             if _is_current(log, partition, saved):
                 _check_files(saved.machine)
+    if damaged:
+        raise CorruptLog("; ".join(damaged))
     return count
 
 

@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from commitlog.adapters.storage import sha256_of, store_for
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog, UnsupportedFormat, WrongLog
 from commitlog.ports import Log
 from consumers.partition.checkpoints.checkpoint import Checkpoints
 from consumers.partition.checkpoints.checkpoint_heads import (
+    FORMATS,
     HEAD,
+    body_of,
     folder_of,
     named_files,
     read_head,
     read_named,
 )
 from consumers.partition.checkpoints.checkpoint_proof import check_log_holds
-from consumers.partition.files.folders import DiskFolder, Folder
+from consumers.partition.files.folders import DiskFolder, Folder, break_seal
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.backup.saved import BadBackup, Store, damaged, part, read_whole, write_checked
 
@@ -44,13 +47,14 @@ def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
             head = read_head(source, HEAD)
             if head is None:
                 break
+            body = body_of(source, (HEAD, head))
             try:
                 count += sum(
-                    _save_part(source, head, target, f"{number}", *one) for one in named_files(head)
+                    _save_part(source, head, target, f"{number}", *one) for one in named_files(body)
                 )
             except FileNotFoundError:
                 continue  # it was replaced meanwhile
-            name = f"{json.loads(head)['chain']['sequence']:020}-{sha256_of(head)}.json"
+            name = f"{body['chain']['sequence']:020}-{sha256_of(head)}.json"
             path = f"{number}/{_HEADS}/{name}"
             if target.size(path) < 0:
                 write_checked(target, path, head)
@@ -64,8 +68,8 @@ def put_back(
 ) -> int:
     """Put back each partition's newest checkpoint by where it was cut; return of how many.
 
-    One that this program doesn't read is left out, and so is one of which a file isn't what was
-    written, which is added to `damage`: the log has everything that a checkpoint says.
+    One that isn't this log's is left out, and so is one of which a file isn't what was written,
+    which is added to `damage`: the log has everything that a checkpoint says.
     """
     source, count = store_for(place), 0
     for number, end in ends.items():
@@ -81,11 +85,11 @@ def put_back(
             continue
         checkpoints = Checkpoints(root, log.identity(), log.genesis(number))
         try:
-            checkpoints.take_over(json.loads(head))
+            checkpoints.take_over(head)
             saved = checkpoints.load()
             assert saved is not None
             check_log_holds(log, number, saved)
-        except (CorruptLog, WrongLog):
+        except (CorruptLog, UnsupportedFormat, WrongLog):
             target.delete(HEAD)
             continue
         count += 1
@@ -99,7 +103,14 @@ def damage(place: str, partitions: int) -> Iterator[BadBackup]:
         parts: set[tuple[str, str]] = set()
         for name in sorted(source.names(f"{FOLDER}/{number}/{_HEADS}")):
             try:
-                parts |= {one[:2] for one in named_files(_read_head(source, number, name))}
+                head = _read_head(source, number, name)
+                if head["format"] > FORMATS[HEAD]:
+                    raise BadBackup(
+                        f"{FOLDER}/{number}/{_HEADS}/{name} has format {head['format']}, and this"
+                        f" program reads {FORMATS[HEAD]}: check the backup with the program that"
+                        " made it"
+                    )
+                parts |= {one[:2] for one in named_files(head)}
             except BadBackup as error:
                 yield error
         for name, sha256 in sorted(parts):
@@ -109,22 +120,28 @@ def damage(place: str, partitions: int) -> Iterator[BadBackup]:
                 yield error
 
 
-def _read_head(source: Store, number: int, name: str) -> bytes:
+def _read_head(source: Store, number: int, name: str) -> dict[str, Any]:
+    """Return what a head says; raise BadBackup if it isn't what a committer wrote."""
     path = f"{FOLDER}/{number}/{_HEADS}/{name}"
     data = source.read(path)
-    if not name.endswith(f"-{sha256_of(data)}.json"):
+    try:
+        body: dict[str, Any] = json.loads(data)
+    except ValueError:
+        raise damaged(path) from None
+    # Older programs copied one that was damaged, under the hash of what it was by then.
+    if not name.endswith(f"-{sha256_of(data)}.json") or not break_seal(body):
         raise damaged(path)
-    return data
+    return body
 
 
-def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
-    """Return the newest head that isn't beyond what is restored."""
+def _newest(source: Store, number: int, end: RestorePoint) -> dict[str, Any] | None:
+    """Return the newest head that isn't beyond what is restored, and that this program reads."""
     for name in sorted(source.names(f"{FOLDER}/{number}/{_HEADS}"), reverse=True):
         if int(name.partition("-")[0]) > end.sequence:
             continue
-        data = _read_head(source, number, name)
-        if json.loads(data)["outcomes_position"] <= end.outcomes_end:
-            return data
+        head = _read_head(source, number, name)
+        if head["format"] == FORMATS[HEAD] and head["outcomes_position"] <= end.outcomes_end:
+            return head
     return None
 
 

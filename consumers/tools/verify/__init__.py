@@ -4,6 +4,7 @@ walk        both topics from Genesis on: hashes, order, each answer with its tra
 deciding    every transaction decided again by the leader's own machine, and compared
 files       manifests byte for byte, data and deletion files, and on request the rows
 index       the version index against one that is built from the log meanwhile
+checkpoint  whether a committer could continue from its checkpoint
 witnesses   what others remember of the log's end: a log that lost its tail is whole by itself
 """
 

@@ -25,6 +25,7 @@ from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE
+from consumers.tools.verify.checkpoint import checkpoint_problems
 from consumers.tools.verify.contents import read_contents
 from consumers.tools.verify.deciding import Decider
 from consumers.tools.verify.files import PartitionFiles
@@ -323,6 +324,7 @@ class _Check:
 
         iceberg = self._machine.iceberg.tables
         self._verdict.found(settled(compare, self._read_on, lives.values(), iceberg))
+        self._verdict.found(checkpoint_problems(self._options.root, self._partition))
         if index is not None and self._options.root is not None and self._walk.problem is None:
             self._verdict.found(index.compare(self._options.root, self._walk.replica))
 

@@ -47,6 +47,8 @@ class ProblemKind(StrEnum):
     the log's writes come to; or the rows of a write are gone, and no record erased them."""
     INDEX = "index"
     """The version index has other rows than the log makes."""
+    CHECKPOINT = "checkpoint"
+    """A committer couldn't continue from its checkpoint: a file of it is missing or damaged."""
 
 
 OF_THE_LOG = frozenset(

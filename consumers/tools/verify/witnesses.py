@@ -48,11 +48,12 @@ def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
     try:
         head = json.loads(path.read_bytes())
         chain = head["chain"]
-        yield Witness(
-            f"the checkpoint {path}", chain["sequence"], chain["hash"], head["outcome_offset"]
-        )
+        if head["identity"]["partition"] == partition:
+            yield Witness(
+                f"the checkpoint {path}", chain["sequence"], chain["hash"], head["outcome_offset"]
+            )
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # none, or damaged: a committer says so when it starts
+        pass  # none, or one that `checkpoint_problems` finds
     # DuckDB is loaded here: there may be no index to look at.
     from consumers.views.version_index import comparison
 
