@@ -32,6 +32,7 @@ from commitlog import CommitLog
 from commitlog.client.history.feed import Subscription
 from commitlog.client.history.feed_events import FeedEvent
 from commitlog.errors import CommitLogError
+from commitlog.model.digits import SEQUENCE_DIGITS_MAX, whole_number
 from consumers.servers.security.budgets import once_each
 from consumers.servers.security.identity import CHECK_AGAIN, PRINCIPAL
 from consumers.servers.security.limits import count, share_of
@@ -186,7 +187,8 @@ def _message(event: FeedEvent) -> str:
 
 
 def _from(text: str) -> int | str:
-    return int(text) if text.isdecimal() and len(text) < 19 else text
+    number = whole_number(text, SEQUENCE_DIGITS_MAX)
+    return text if number is None else number
 
 
 def _seconds(text: str | None, most: float) -> float:

@@ -216,6 +216,7 @@ def test_a_feed_s_head_holds_neither_a_place_nor_the_connection(uri: str) -> Non
     ("parameters", "error", "said"),
     [
         ({"from": "rubbish"}, (400, 13), "token"),
+        ({"from": "٣"}, (400, 13), "token"),
         ({"from": "999999"}, (400, 13), "beyond the end"),
         ({"from": ANOTHER_LOG}, (400, 13), "the resume token is of log 'other'"),
         ({"table": "a/b"}, (400, 13), "table"),

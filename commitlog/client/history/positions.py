@@ -30,9 +30,9 @@ TAG = "commitlog.tag."
 """The prefix of the log's properties that hold tags."""
 TIMEOUT_SECONDS = 60.0
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
-_SEQUENCES = re.compile(r"\d{1,18}(?:,\d{1,18})*")
+_SEQUENCES = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECONDS = re.compile(r"(\d{1,13})ms")
+_MILLISECONDS = re.compile(r"([0-9]{1,13})ms")
 _TOKEN_LENGTH_MIN = 65
 """A token is longer than any tag."""
 

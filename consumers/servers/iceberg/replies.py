@@ -31,6 +31,7 @@ from commitlog.errors import (
     Unavailable,
     without_build_paths,
 )
+from commitlog.model.digits import whole_number
 from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
@@ -44,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
 _OF_LANCE = " (a Lance table)"
-_SIZE = re.compile(r"[0-9]{1,10}")
 _PLACE = re.compile(r"operations\[([0-9]+)\]: ")
 
 
@@ -310,11 +310,12 @@ def paginate(
     All names, if the request has no token, not even an empty one: its client may not know of pages.
     """
     size = query.get("pageSize")
-    if size is not None and not (_SIZE.fullmatch(size) and 0 < int(size) < 2**31):
+    limit = None if size is None else whole_number(size)
+    if size is not None and (limit is None or not 0 < limit < 2**31):
         raise Failure(
             400, "BadRequestException", f"pageSize is {size!r:.40}, not a positive number"
         )
-    limit = None if size is None or "pageToken" not in query else int(size)
+    limit = limit if "pageToken" in query else None
     after = query.get("pageToken", "")
     names = names_in(within, after, limit, ask, lambda name, _: viewer.sees(name))
     if limit is None or len(names) <= limit:

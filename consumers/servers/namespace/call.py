@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from commitlog.client.commits.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
+from commitlog.model.digits import whole_number
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.servers.namespace.arrow_rows import open_rows
@@ -311,10 +312,10 @@ def _scalar(name: str, value: str, kind: str) -> Any:
             raise InvalidInputError(f"{name} must be true or false, not {value!r}")
         return _BOOLEANS[value.lower()]
     if "int" in kind.lower():
-        try:
-            return int(value)
-        except ValueError:
-            raise InvalidInputError(f"{name} must be a whole number, not {value!r}") from None
+        number = whole_number(value)
+        if number is None:
+            raise InvalidInputError(f"{name} must be a whole number, not {value[:40]!r}")
+        return number
     return value
 
 

@@ -6,6 +6,7 @@ import re
 
 from lance_namespace import InvalidInputError
 
+from commitlog.model.digits import whole_number
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.remote import TIMEOUT
 
@@ -19,7 +20,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 def timeout_of(call: Call, given: str | None) -> float:
     """Return how long a merge may take, said in a field or as LanceDB's client says it."""
     header = call.headers.get(TIMEOUT, "")
-    return seconds(f"{header}ms" if header.isdecimal() and not given else given)
+    is_told = not given and whole_number(header) is not None
+    return seconds(f"{header}ms" if is_told else given)
 
 
 def seconds(text: str | None) -> float:

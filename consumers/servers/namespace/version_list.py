@@ -11,6 +11,7 @@ from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.client.leader.tables import TableInfo
 from commitlog.core.tables.lance_tables import is_in
+from commitlog.model.digits import whole_number
 from consumers.servers.namespace.branches import branch_entry, branch_versions, is_branch
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service
@@ -70,6 +71,9 @@ def readable_versions(info: TableInfo) -> dict[int, str]:
 def _page_token(token: str | None) -> int | None:
     if not token:
         return None
-    if not token.isdecimal() or len(token) > 20:
-        raise InvalidInputError(f"page_token {token!r} is not valid")
-    return int(token)
+    number = whole_number(token)
+    if number is None or number < 0:
+        raise InvalidInputError(
+            f"page_token {token[:40]!r} is not one of this list: send that of its last page"
+        )
+    return number

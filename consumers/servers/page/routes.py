@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from commitlog.errors import Unavailable, UnsupportedFormat
+from commitlog.model.digits import SEQUENCE_DIGITS_MAX, whole_number
 from commitlog.model.limits import INT64_MAX
 from consumers.history import Ask
 from consumers.runtime.config import read_endpoints
@@ -242,10 +243,9 @@ def _number(
     text = given.get(name, "")
     if not text:
         return None
-    try:
-        value = int(text)
-    except ValueError:
-        raise HTTPException(400, f"{name}={text[:40]!r} is not a whole number") from None
+    value = whole_number(text)
+    if value is None:
+        raise HTTPException(400, f"{name}={text[:40]!r} is not a whole number")
     if not least <= value <= most:
         raise HTTPException(400, f"{name}={value} is not within {least} and {most}")
     return value
@@ -255,7 +255,9 @@ def _place(given: Mapping[str, str], name: str) -> tuple[int, int] | None:
     text = given.get(name, "")
     if not text:
         return None
-    parts: Sequence[str] = text.split(".")
-    if len(parts) != 2 or not all(one.isdecimal() and len(one) < 19 for one in parts):
+    left, _, right = text.partition(".")
+    sequence = whole_number(left, SEQUENCE_DIGITS_MAX)
+    ordinal = whole_number(right, SEQUENCE_DIGITS_MAX)
+    if sequence is None or ordinal is None or "-" in text:
         raise HTTPException(400, f"{name}={text[:40]!r} is not SEQUENCE.ORDINAL")
-    return int(parts[0]), int(parts[1])
+    return sequence, ordinal

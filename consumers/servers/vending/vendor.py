@@ -22,6 +22,7 @@ from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
+from commitlog.model.digits import whole_number
 from commitlog.model.table import TableId
 from commitlog.newest import Newest
 from consumers.runtime.config import ConfigurationError
@@ -184,7 +185,7 @@ def _check(where: str, given: Mapping[str, Any]) -> None:
     if given.get("sign", "false") not in ("true", "false"):
         raise ConfigurationError(f'{where}: sign must be "true" or "false", not {given["sign"]!r}')
     seconds = given.get("duration_seconds", str(SECONDS))
-    if not (seconds.isdecimal() and SECONDS_MIN <= int(seconds) <= SECONDS_MAX):
+    if not SECONDS_MIN <= (whole_number(seconds) or 0) <= SECONDS_MAX:
         raise ConfigurationError(
             f"{where}: duration_seconds must be {SECONDS_MIN} to {SECONDS_MAX}, not {seconds!r}"
         )
