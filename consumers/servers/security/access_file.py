@@ -119,16 +119,18 @@ def read_rules(table: Mapping[str, Any]) -> AccessRules:
     keys = table.get("keys", {})
     if not isinstance(keys, dict):
         raise ConfigurationError("`keys` is a table: [keys]")
+    issuer = table.get("oidc")
+    named = [one.get("file") for one in keys.values() if isinstance(one, Mapping)]
+    named.append(issuer.get("key_file") if isinstance(issuer, Mapping) else None)
     files = {
         path: _state(path)
-        for value in keys.values()
-        if isinstance(value, Mapping) and isinstance(value.get("file"), str)
-        for path in (Path(value["file"]),)
+        for name in named
+        if isinstance(name, str) and name
+        for path in (Path(name),)
     }
     hashes = {_key_hash(name, value): name for name, value in keys.items()}
     if len(hashes) < len(keys):
         raise ConfigurationError("[keys]: two principals have the same key")
-    issuer = table.get("oidc")
     if not hashes and issuer is None:
         raise ConfigurationError(
             "it has neither [keys] nor [oidc], so no client could authenticate"

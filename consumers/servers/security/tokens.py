@@ -2,20 +2,23 @@
 
 The issuer's public keys come from a file (PEM, or a JWKS), from an environment variable, from a
 JWKS address, or from the address that the issuer's own discovery document names. Keys from an
-address are kept for a while; an unknown key id has them fetched again, at most once in a while.
+address are kept for a while; an unknown key id has them fetched again, at most once in a while, and
+so has a signature that no key fits, since an issuer may replace a key without another id.
 Requests don't wait for an issuer that hangs: they get 503 until its keys are there.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
@@ -28,13 +31,26 @@ from consumers.servers.security.grants import Principal
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
 """Only signatures by a private key: a shared secret would be anybody's who checks it."""
-KEYS_SECONDS = 3600.0
+KEYS_SECONDS = 300.0
+"""After how long the keys are fetched again; those known are used meanwhile."""
+KEYS_SECONDS_MAX = 600.0
+"""After how long requests wait for them first, as far as they wait at all: the issuer may have
+taken a key back while nobody asked."""
 REFETCH_SECONDS = 30.0
 FETCH_TIMEOUT_SECONDS = 5.0
+FETCH_SECONDS_MAX = 30.0
+"""How long a document may take as a whole: until it is there, no other is fetched."""
+KEYS_TRIED_MAX = 10
+"""How many keys without an id are tried, or all of them with a token that names none."""
 WAIT_SECONDS = 1.0
 """How long requests wait for keys, counted from when these were asked for."""
 FETCH_BYTES_MAX = 1024 * 1024
 LEEWAY_SECONDS = 30
+
+_PEM = "-----BEGIN"
+
+Keys = Mapping[str, Sequence[Any]]
+"""Public keys by their ids: of several with one id, or without any, each may fit."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +77,9 @@ class Tokens:
         """Take the issuer; its keys are read with the first token."""
         self._issuer = issuer
         self._lock = Lock()
-        self._keys: Mapping[str, Any] = {}
+        self._keys: Keys = {}
+        self._read_at = float("-inf")
+        """When these were read."""
         self._began_at = float("-inf")
         """When the keys were last asked for."""
         self._is_read = Event()
@@ -73,22 +91,13 @@ class Tokens:
     def begin_with_keys_of(self, other: Tokens) -> None:
         """Take what another knows of the same issuer, until that sends its keys: it may be away."""
         if self._issuer == other._issuer:
-            self._keys = other._keys
+            self._keys, self._read_at = other._keys, other._read_at
 
     def principal(self, token: str) -> Principal:
         """Return who a token is for; UnauthenticatedError if it isn't valid."""
         issuer = self._issuer
         try:
-            header = jwt.get_unverified_header(token)
-            claims = jwt.decode(
-                token,
-                self._key(str(header.get("kid", ""))),
-                algorithms=list(issuer.algorithms),
-                audience=issuer.audience,
-                issuer=issuer.issuer,
-                leeway=issuer.leeway_seconds,
-                options={"require": ["exp", "iss", "aud"]},
-            )
+            claims = self._claims(token)
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             # A token's contents are private: only the kind of its fault is told.
             todo = f"get a new one from {issuer.issuer}"
@@ -105,29 +114,55 @@ class Tokens:
         groups = claims.get(issuer.groups_claim, ())
         if isinstance(groups, str):
             groups = groups.split()
-        found = frozenset(str(group) for group in groups) if isinstance(groups, list) else ()
-        return Principal(name, "bearer", frozenset(found))
+        known = [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else ()
+        return Principal(name, "bearer", frozenset(known))
 
-    def _key(self, key_id: str) -> Any:
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        key_id = str(jwt.get_unverified_header(token).get("kid", ""))
         keys = self._current(key_id)
-        if key_id in keys:
-            return keys[key_id]
-        if len(keys) == 1 and (not key_id or "" in keys):
-            return next(iter(keys.values()))
-        raise jwt.InvalidKeyError(f"no key {key_id!r}")
+        try:
+            return self._checked(token, _fitting(keys, key_id))
+        except (jwt.InvalidSignatureError, jwt.InvalidKeyError):
+            renewed = self._current(key_id, is_wrong=True)
+            if renewed is keys:
+                raise
+        return self._checked(token, _fitting(renewed, key_id))
 
-    def _current(self, key_id: str) -> Mapping[str, Any]:
-        is_known = key_id in self._keys or "" in self._keys
+    def _checked(self, token: str, keys: Sequence[Any]) -> Mapping[str, Any]:
+        issuer = self._issuer
+        problem: Exception = jwt.InvalidKeyError("no such key")
+        for key in keys:
+            try:
+                claims: Mapping[str, Any] = jwt.decode(
+                    token,
+                    key,
+                    algorithms=list(issuer.algorithms),
+                    audience=issuer.audience,
+                    issuer=issuer.issuer,
+                    leeway=issuer.leeway_seconds,
+                    options={"require": ["exp", "iss", "aud"]},
+                )
+            except (jwt.InvalidSignatureError, jwt.InvalidKeyError, TypeError) as error:
+                problem = error  # another key may fit: the signature is checked before the claims
+            else:
+                return claims
+        raise problem
+
+    def _current(self, key_id: str, *, is_wrong: bool = False) -> Keys:
+        """Return the keys, read again where that is due; `is_wrong` if none of them fitted."""
+        is_known = bool(_fitting(self._keys, key_id))
         # A file may change at any time, and has no ids that would tell.
-        is_kept = is_known and not self._issuer.key_file and self._failure is None
+        is_kept = is_known and not is_wrong and not self._issuer.key_file and self._failure is None
         began_here = self._begin_reading(KEYS_SECONDS if is_kept else REFETCH_SECONDS)
-        # An id that nobody knows can be made up by anybody, so one request waits for its key. Where
-        # there is no key yet, all do. But they share the seconds that an issuer may keep them.
-        if not is_known and (began_here or not self._keys):
+        is_old = time.monotonic() - self._read_at > KEYS_SECONDS_MAX
+        # An id that nobody knows can be made up by anybody, and so can a signature: one request
+        # waits for the keys. Where there is none yet, or they are old, all do. But they share the
+        # seconds that an issuer may keep them.
+        if is_old or ((is_wrong or not is_known) and began_here):
             left = self._began_at + WAIT_SECONDS - time.monotonic()
             self._is_read.wait(max(0.0, left))
-            is_known = key_id in self._keys or "" in self._keys
-        if not is_known and not self._is_read.is_set():
+            is_known = bool(_fitting(self._keys, key_id))
+        if (is_wrong or not is_known) and not self._is_read.is_set():
             raise ServiceUnavailableError(
                 f"the keys of {self._issuer.issuer} are being fetched; try again"
             )
@@ -159,14 +194,16 @@ class Tokens:
 
     def _read_keys(self) -> None:
         try:
+            began = time.monotonic()
             self._keys, self._failure = self._read(), None
+            self._read_at = began
         except Exception as error:  # an issuer may send anything
             self._failure = error
             logger.warning("the keys of %s cannot be read: %s", self._issuer.issuer, error)
         finally:
             self._is_read.set()
 
-    def _read(self) -> Mapping[str, Any]:
+    def _read(self) -> Keys:
         issuer = self._issuer
         if issuer.key_file:
             return read_keys(Path(issuer.key_file).read_text())
@@ -180,31 +217,54 @@ class Tokens:
         return read_keys(_fetch(url))
 
 
-def read_keys(text: str) -> Mapping[str, Any]:
-    """Return public keys by their ids, from a JWKS or a PEM; a PEM's id is ""."""
-    if "-----BEGIN" in text:
+def read_keys(text: str) -> Keys:
+    """Return public keys by their ids, from a JWKS or from PEMs; a PEM's id is ""."""
+    found: dict[str, list[Any]] = {}
+    if _PEM in text:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         if "PRIVATE KEY" in text:
             raise ValueError(
                 "tokens are checked with a public key: name it instead of the private key"
             )
-        return {"": load_pem_public_key(text.encode())}
-    keys = jwt.PyJWKSet.from_json(text).keys
-    return {key.key_id or "": key.key for key in keys if key.key_type != "oct"}
+        pems = text.split(_PEM)[1:]
+        found[""] = [load_pem_public_key((_PEM + one).encode()) for one in pems]
+    else:
+        for key in jwt.PyJWKSet.from_json(text).keys:
+            if key.key_type != "oct" and key.public_key_use in (None, "sig"):
+                found.setdefault(key.key_id or "", []).append(key.key)
+    return {key_id: tuple(keys[:KEYS_TRIED_MAX]) for key_id, keys in found.items()}
+
+
+def _fitting(keys: Keys, key_id: str) -> Sequence[Any]:
+    """Return those with which a token may be signed that names this id, or "" for none."""
+    if key_id:
+        return keys.get(key_id) or keys.get("", ())
+    return list(chain.from_iterable(keys.values()))[:KEYS_TRIED_MAX]
 
 
 def _fetch(url: str) -> str:
     _check(url)
     try:
         with _OPENER.open(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
-            data: bytes = response.read(FETCH_BYTES_MAX + 1)
+            data = _body(response)
     except urllib.error.HTTPError as error:
         error.close()  # it still holds the connection
         raise
-    if len(data) > FETCH_BYTES_MAX:
-        raise ValueError("the key set is too large")
     return data.decode()
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    pieces, size = [], 0
+    deadline = time.monotonic() + FETCH_SECONDS_MAX
+    while piece := response.read1(FETCH_BYTES_MAX):
+        pieces.append(piece)
+        size += len(piece)
+        if size > FETCH_BYTES_MAX:
+            raise ValueError("the key set is too large")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the key set took more than {FETCH_SECONDS_MAX:g} seconds")
+    return b"".join(pieces)
 
 
 def _check(url: str) -> None:
