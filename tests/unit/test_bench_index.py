@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Replica
-from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
+from commitlog.model.records import Answered, LeaderStarted
 from consumers.tools.bench import index
-from consumers.tools.bench.index_log import NODE, TableLog
+from consumers.tools.bench.made_log import NODE, TableLog
 
 COUNT = 2500
 
 
 def test_the_made_up_log_is_valid() -> None:
-    beginning, protocol = index._beginning()
-    genesis = beginning.genesis()
-    log = TableLog(genesis, protocol)
+    log = TableLog()
     replica = Replica()
-    replica.receive_answered(Answered(0, 0, 0, genesis))
+    replica.receive_answered(Answered(0, 0, 0, log.log.genesis()))
     leader = LeaderStarted(1, NODE, "bench", 0, log.head, b"")
     assert not replica.receive_answered(Answered(0, 1, 0, leader))
-    decided, operations = 0, set()
-    for number, (record, outcome, data) in enumerate(log.sealed(COUNT)):
+    decided, operations, refused = 0, Counter[str](), 0
+    for one, data in log.sealed(COUNT):
+        outcome = one.outcome
         assert avro.decode_outcome_record(data) == outcome
-        replica.receive_submitted(Submitted(0, number, 0, record))
-        assert not replica.receive_answered(Answered(0, number + 2, 0, outcome))
+        replica.receive_submitted(one.submitted)
+        assert not replica.receive_answered(Answered(0, one.answered_offset, 0, outcome))
         decided += len(list(replica.drain()))
-        operations |= {result.operation for result in outcome.results}
+        operations.update(result.operation for result in outcome.results)
+        refused += outcome.conflict is not None
     assert decided == COUNT
-    assert operations == {"CreateTable", "Append", "Delete", "Rewrite"}
-    assert isinstance(outcome, Outcome)
-    assert log.version < COUNT
+    assert operations.keys() == {"CreateTable", "Append", "Delete", "Rewrite"}
+    assert refused > COUNT // 50
+    assert log.version == COUNT - 1 - refused
 
 
 @pytest.mark.slow

@@ -17,13 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Decided
-from commitlog.model.records import LeaderStarted, ProtocolVersion, Transaction
+from commitlog.model.records import LeaderStarted, Transaction
 from commitlog.protocol import outcomes_topic, transaction_key, transactions_topic
 from consumers import history
-from consumers.tools.bench.index_log import NODE, TableLog
+from consumers.tools.bench.made_log import NODE, TableLog
 from consumers.tools.bench.measure import Report, quantiles
 from consumers.views.version_index import IndexPosition, Term, VersionIndex
 from consumers.views.version_index.process import follow
@@ -53,8 +52,7 @@ def run(
     report: Report = print,
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report: `costs` and `questions` by size, and `freshness`."""
-    live, protocol = _beginning()
-    log = TableLog(live.genesis(), protocol)
+    log = TableLog()
     costs, questions = [], []
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         root = Path(folder)
@@ -75,7 +73,7 @@ def run(
                 questions += answers
                 report(_line(costs[-1], answers))
             report(f"{rate} commits/s for {seconds:.0f} s, a reader opening all the time")
-            freshness = _freshness(index, log, live, root, rate, seconds)
+            freshness = _freshness(index, log, root, rate, seconds)
     return {"costs": costs, "questions": questions, "freshness": freshness}
 
 
@@ -87,14 +85,6 @@ def _line(costs: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
         f"{costs['commit_p99_ms']:.2f} ms, publish p50 {costs['publish_p50_ms']:.1f} p99 "
         f"{costs['publish_p99_ms']:.1f} ms; slowest questions: {named}"
     )
-
-
-def _beginning() -> tuple[MemoryLog, ProtocolVersion]:
-    memory = MemoryLog()
-    memory.create()
-    (first,) = memory.read_transactions(0).poll()
-    assert isinstance(first.record, ProtocolVersion)
-    return memory, first.record
 
 
 def _apply(index: VersionIndex, log: TableLog, batch: list[Decided]) -> None:
@@ -147,7 +137,7 @@ def _costs(index: VersionIndex, log: TableLog, root: Path, size: int) -> dict[st
 
 
 def _questions(root: Path, log: TableLog, size: int) -> list[dict[str, Any]]:
-    table = "'bench$t'"
+    table = f"'{log.NAME}'"
     head, middle = log.version, max(log.version // 2, 1)
     with history.connect(root) as connection:
         found = connection.execute(
@@ -212,16 +202,17 @@ def _times(work: Callable[[], object]) -> list[float]:
 
 
 def _freshness(
-    index: VersionIndex, log: TableLog, live: MemoryLog, root: Path, rate: int, seconds: float
+    index: VersionIndex, log: TableLog, root: Path, rate: int, seconds: float
 ) -> dict[str, Any]:
+    live = log.log
     transactions, outcomes = transactions_topic(live.name), outcomes_topic(live.name)
     # What the index has already is none of this log's records: it continues at their end.
     live.cluster.partition(transactions, 0).end = log.sequence
     live.cluster.partition(outcomes, 0).end = log.sequence + 2
     records = [
         (transaction_key(record.transaction_id), avro.encode_transaction(record), outcome)
-        for record, _, outcome in log.sealed(int(rate * seconds))
-        if isinstance(record, Transaction)
+        for one, outcome in log.sealed(int(rate * seconds))
+        if isinstance(record := one.submitted.record, Transaction)
     ]
     context = multiprocessing.get_context("spawn")
     seen: Any = context.Queue()
