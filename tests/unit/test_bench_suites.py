@@ -7,7 +7,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,36 +84,35 @@ def test_replay_measures_decisions_verification_and_a_takeover(replayed: dict[st
     assert replayed["generated"]["transaction_bytes"] > 100
 
 
-def test_growth_measures_fragments_ages_and_tables(running: Service) -> None:
-    found = growth.measured_by(
-        running.client,
+def test_growth_measures_fragments_ages_and_tables(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth.CommitLog, "connect", lambda *_, **__: nullcontext(running.client))
+    found = growth.run(
+        "",
+        "",
         fragments=(3, 12),
         versions=(4, 8),
         behind=(0, 5),
         tables=(1, 3),
+        machine_versions=(3, 6),
         commits=2,
         report=silent,
     )
-    at = {(point["curve"], point["at"]) for point in found["points"]}
+    at = {(point["curve"], point["at"]) for point in [*found["points"], *found["alone"]]}
     assert at == {
         *(("fragments", 3), ("fragments", 12), ("versions", 4), ("versions", 8)),
         *(("versions behind", 0), ("versions behind", 5), ("tables", 1), ("tables", 3)),
+        *(("machine by fragments", 3), ("machine by fragments", 12)),
+        *(("machine by versions", 3), ("machine by versions", 6)),
+        *(("machine by versions behind", 0), ("machine by versions behind", 5)),
     }
+    assert {one["curve"] for one in found["ratios"]} == {curve for curve, _ in at}
     for point in found["points"]:
         assert 0 < point["committed_p50_ms"] <= point["readable_p50_ms"]
     few, many = (point["manifest_bytes"] for point in found["points"][:2])
     assert 0 < few < many
     assert [row["at"] for row in found["pylance"]] == [3, 12]
-
-
-@pytest.mark.slow
-def test_growth_measures_the_machine_alone() -> None:
-    points = growth.alone((2, 5), (3, 6), (0, 2), silent)
-    assert {(point["curve"], point["at"]) for point in points} == {
-        *(("machine by fragments", 2), ("machine by fragments", 5)),
-        *(("machine by versions", 3), ("machine by versions", 6)),
-        *(("machine by versions behind", 0), ("machine by versions behind", 2)),
-    }
 
 
 @pytest.mark.slow

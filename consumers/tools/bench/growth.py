@@ -63,53 +63,24 @@ def run(
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report: points of the service, and of the machine alone."""
     with CommitLog.connect(bootstrap_servers, log=log_name) as log:
-        found = measured_by(
-            log,
-            fragments=fragments,
-            versions=versions,
-            behind=behind,
-            tables=tables,
-            commits=commits,
-            report=report,
-        )
-    machine = alone(fragments, machine_versions, behind, report)
+        report("warming up")
+        _Service(log, commits, lambda told: None).tables(1)
+        measured, pylance = _Service(log, commits, report), []
+        for count in fragments:
+            measured.fragments(count)
+            pylance.append(_pylance(count, min(commits, PEER_COMMITS), report))
+        measured.ages(versions, behind)
+        for count in tables:
+            measured.tables(count)
+    alone = _machine_by_fragments(fragments, report)
+    alone += _machine_by_age(machine_versions, behind, report)
     return {
         "commits": commits,
-        **found,
-        "alone": machine,
-        "ratios": ratios(found["points"], "committed_p50_ms") + ratios(machine, "cpu_us"),
+        "points": measured.points,
+        "pylance": pylance,
+        "alone": alone,
+        "ratios": ratios(measured.points, "committed_p50_ms") + ratios(alone, "cpu_us"),
     }
-
-
-def measured_by(
-    log: CommitLog,
-    *,
-    fragments: Sequence[int],
-    versions: Sequence[int],
-    behind: Sequence[int],
-    tables: Sequence[int],
-    commits: int,
-    report: Report,
-) -> dict[str, Any]:
-    """Return the points of a service, and pylance's beside those of fragments."""
-    report("warming up")
-    _Service(log, commits, lambda told: None).tables(1)
-    measured, pylance = _Service(log, commits, report), []
-    for count in fragments:
-        measured.fragments(count)
-        pylance.append(_pylance(count, min(commits, PEER_COMMITS), report))
-    measured.ages(versions, behind)
-    for count in tables:
-        measured.tables(count)
-    return {"points": measured.points, "pylance": pylance}
-
-
-def alone(
-    fragments: Sequence[int], versions: Sequence[int], behind: Sequence[int], report: Report
-) -> list[dict[str, Any]]:
-    """Return the points of the machine alone."""
-    points = _machine_by_fragments(fragments, report)
-    return points + _machine_by_age(versions, behind, report)
 
 
 def ratios(points: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
