@@ -33,7 +33,7 @@ from consumers.tools.bench import (
 from consumers.tools.bench import rows as row_bench
 from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
 from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
-from consumers.tools.bench.measure import NothingLeft, Round
+from consumers.tools.bench.measure import Round
 from consumers.tools.bench.rows import HOT_KEYS, Load
 from tests.service import Service, service
 
@@ -141,7 +141,7 @@ def test_two_writers_of_one_fragment_change_rows_of_their_own(
         assert changed.verified == "verified: 4 rows changed"
         assert merge.checked(made("x", commits=5), work, dataset, 0).verified.startswith("WRONG")
     ours[0]()
-    with pytest.raises(NothingLeft):
+    with pytest.raises(StopIteration):
         ours[0]()
 
 
@@ -406,7 +406,7 @@ def prepare_counting(commits: int, number: int) -> measure.Commit:
         nonlocal done
         done += 1
         if done > commits:
-            raise NothingLeft
+            raise StopIteration
         if number == 1 and done == 3:
             raise ValueError("somebody else was first")
         return done % 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pyroaring import BitMap
@@ -33,19 +33,6 @@ OWN = 2**31
 _ROUNDS, _TRY_SECONDS = 10, 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One check, measured."""
-
-    operation: str
-    missed_versions: int
-    fragments: int
-    steps: int
-    """Look-ups in the history."""
-    microseconds: float
-    """CPU time, the best of several tries."""
-
-
 def run(
     missed: Sequence[int] = MISSED,
     fragments: Sequence[int] = FRAGMENTS,
@@ -65,16 +52,16 @@ def run(
         checks.extend(_checks("fragments", history, BASE_MISSED, count))
     if is_timed:
         _time(checks, report)
-    curves: dict[str, list[Point]] = {}
+    curves: dict[str, list[dict[str, Any]]] = {}
     for check in checks:
         curves.setdefault(check.curve, []).append(check.point())
     return {
-        "points": [asdict(point) for points in curves.values() for point in points],
+        "points": [point for points in curves.values() for point in points],
         "ratios": [
             {
                 "curve": name,
-                "steps": _ratio([point.steps for point in points]),
-                "time": _ratio([point.microseconds for point in points]),
+                "steps": _ratio([point["steps"] for point in points]),
+                "time": _ratio([point["microseconds"] for point in points]),
             }
             for name, points in curves.items()
         ],
@@ -95,8 +82,10 @@ class _Check:
     missed: int
     fragments: int
     steps: int
+    """Look-ups in the history."""
     repeats: int = 1
-    seconds: float = float("inf")
+    seconds: float = 0.0
+    """CPU time, the best of several tries; 0 before the first."""
 
     def run(self) -> float:
         """Return the CPU time of one check, of as many as a try needs to last."""
@@ -110,15 +99,14 @@ class _Check:
                 return spent / self.repeats
             self.repeats *= 2
 
-    def point(self) -> Point:
-        microseconds = 0.0 if self.seconds == float("inf") else self.seconds * 1e6
-        return Point(
-            operation=self.candidate.kind,
-            missed_versions=self.missed,
-            fragments=self.fragments,
-            steps=self.steps,
-            microseconds=microseconds,
-        )
+    def point(self) -> dict[str, Any]:
+        return {
+            "operation": self.candidate.kind,
+            "missed_versions": self.missed,
+            "fragments": self.fragments,
+            "steps": self.steps,
+            "microseconds": self.seconds * 1e6,
+        }
 
 
 def _checks(curve: str, history: History, missed: int, fragments: int) -> Iterator[_Check]:
@@ -147,7 +135,8 @@ def _time(checks: Sequence[_Check], report: Callable[[str], None]) -> None:
         for number in range(_ROUNDS):
             report(f"round {number + 1} of {_ROUNDS}")
             for check in checks:
-                check.seconds = min(check.seconds, check.run())
+                spent = check.run()
+                check.seconds = min(check.seconds or spent, spent)
     finally:
         gc.enable()
 

@@ -103,13 +103,10 @@ class Round:
 
 
 Commit = Callable[[], int | None]
-"""Commits once and waits for it; may return how often it executed its work again."""
+"""Commits once and waits for it; may return how often it executed its work again. StopIteration
+says that nothing is left for this writer to do, before its time is over."""
 Prepare = Callable[..., Commit]
 """Runs in the writer's process: connects, and returns what commits."""
-
-
-class NothingLeft(Exception):
-    """A writer has done all that there was for it to do, before its time was over."""
 
 
 def run_round(
@@ -164,7 +161,7 @@ def _writer(
     while before - started < seconds:
         try:
             redone += commit() or 0
-        except NothingLeft:
+        except StopIteration:
             break
         except Exception as error:
             failures.append(f"{type(error).__name__}: {error}"[:300])
@@ -192,7 +189,7 @@ def _commit_first(commit: Commit, failures: list[str]) -> int:
     """Commit once, so that a handle is warm; return how many commits were acknowledged."""
     try:
         commit()
-    except NothingLeft:
+    except StopIteration:
         return 0
     except Exception as error:
         failures.append(f"{type(error).__name__}: {error}"[:300])

@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import lance
 import pyarrow as pa
 
 from commitlog import CommitLog
-from consumers.tools.bench.measure import Commit, NothingLeft, Report, Round, compared, run_round
+from consumers.tools.bench.measure import Commit, Report, Round, compared, run_round
 from consumers.tools.bench.peers import drop
 
 WORKS = ("delete", "merge", "prepared")
@@ -143,30 +144,22 @@ def checked(measured: Round, work: str, dataset: lance.LanceDataset, slack: int)
     return measured.judged(fits, f"{found} rows changed")
 
 
-class WriterRowIds:
-    """The rows of one writer, each once."""
-
-    def __init__(self, writers: int, number: int) -> None:
-        self._next, self._step = number, writers
-
-    def __call__(self) -> int:
-        taken, self._next = self._next, self._next + self._step
-        if taken >= ROWS:
-            raise NothingLeft
-        return taken
+def rows_of(writers: int, number: int) -> Iterator[int]:
+    """Yield the rows of one writer, each once."""
+    return iter(range(number, ROWS, writers))
 
 
 def prepare_pylance(uri: str, work: str, writers: int, number: int) -> Commit:
     """Return what changes the writer's next row by pylance, with a warm handle."""
-    take, dataset = WriterRowIds(writers, number), lance.dataset(uri)
+    rows, dataset = rows_of(writers, number), lance.dataset(uri)
     if work == "prepared":
-        return _prepared_pylance(uri, take)
+        return _prepared_pylance(uri, rows)
 
     def delete() -> None:
-        dataset.delete(f"id = {take()}")
+        dataset.delete(f"id = {next(rows)}")
 
     def merge() -> None:
-        source = changed_row(take())
+        source = changed_row(next(rows))
         dataset.merge_insert("id").when_matched_update_all().execute(source)
 
     return delete if work == "delete" else merge
@@ -182,15 +175,12 @@ def _staged(dataset: lance.LanceDataset, row: int) -> lance.LanceOperation.Delet
     return lance.LanceOperation.Delete([updated], [], predicate)
 
 
-def _prepared_pylance(uri: str, take: WriterRowIds) -> Commit:
+def _prepared_pylance(uri: str, rows: Iterator[int]) -> Commit:
     first = lance.dataset(uri)
-    staged = [(row, _staged(first, row)) for row in (take() for _ in range(PREPARED))]
-    staged.reverse()
+    staged = iter([(row, _staged(first, row)) for row in islice(rows, PREPARED)])
 
     def commit() -> int:
-        if not staged:
-            raise NothingLeft
-        row, operation = staged.pop()
+        row, operation = next(staged)
         dataset = first
         for redone in range(TRIES_MAX):
             try:
@@ -217,18 +207,18 @@ def prepare_ours(
 
 def commit_of(log: CommitLog, table: str, work: str, writers: int, number: int) -> Commit:
     """Return what changes the next row of one of the writers."""
-    take, info = WriterRowIds(writers, number), log.table(table)
+    rows = rows_of(writers, number)
     if work == "prepared":
-        return _prepared_ours(log, table, info.location, take)
+        return _prepared_ours(log, table, rows)
 
     def delete() -> int:
-        outcome = log.delete(table, f"id = {take()}")
+        outcome = log.delete(table, f"id = {next(rows)}")
         outcome.raise_for_conflict()
         return outcome.attempt
 
     def merge() -> int:
         outcome = log.merge_insert(
-            table, changed_row(take()), "id", when_not_matched_insert_all=False
+            table, changed_row(next(rows)), "id", when_not_matched_insert_all=False
         )
         outcome.raise_for_conflict()
         return outcome.attempt
@@ -236,15 +226,12 @@ def commit_of(log: CommitLog, table: str, work: str, writers: int, number: int) 
     return delete if work == "delete" else merge
 
 
-def _prepared_ours(log: CommitLog, table: str, location: str, take: WriterRowIds) -> Commit:
-    dataset = lance.dataset(location)
-    staged = [(row, _staged(dataset, row)) for row in (take() for _ in range(PREPARED))]
-    staged.reverse()
+def _prepared_ours(log: CommitLog, table: str, rows: Iterator[int]) -> Commit:
+    dataset = lance.dataset(log.table(table).location)
+    staged = iter([(row, _staged(dataset, row)) for row in islice(rows, PREPARED)])
 
     def commit() -> None:
-        if not staged:
-            raise NothingLeft
-        row, operation = staged.pop()
+        row, operation = next(staged)
         ticket = log.submit(
             table, operation, read_version=dataset.version, affected_rows={0: [row]}
         )
