@@ -17,6 +17,7 @@ from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.reading import end_of
 from commitlog.adapters.recordings import Recordings
 from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
@@ -28,7 +29,7 @@ from consumers.runtime.progress import Tally
 from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.writer import records_of
-from consumers.tools.verify.walk import Walk, new_replica
+from consumers.tools.verify.walk import Walk
 
 ADVICE = "Delete the new cluster's topics, and run this again"
 
@@ -166,7 +167,7 @@ def state_at(
 
     It continues from the checkpoint in `root`, if there is one that isn't beyond `sequence`.
     """
-    partition, machine, replica = genesis.partition, Machine(genesis), new_replica()
+    partition, machine, replica = genesis.partition, Machine(genesis), Replica()
     archived: ArchivableLog = log
     if root is not None:
         found = Checkpoints(root, identity, genesis).load()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from consumers.tools.verify.walk import Walk, new_replica
+from commitlog.core.log.replica import Replica
+from consumers.tools.verify.walk import Walk
 from tests.unit.test_verify import Hand, first
 
 
@@ -13,7 +14,7 @@ def test_what_was_read_beyond_the_end_is_judged_when_the_end_moves_on() -> None:
     made = hand.submit(6)
     for number, transaction in enumerate(made[:2]):
         hand.decide(hand.outcome(transaction, offset + number))
-    walk = Walk(hand.log, 0, new_replica())
+    walk = Walk(hand.log, 0, Replica())
     # These are there when the walk reads, and weren't when it asked for the end.
     for number, transaction in enumerate(made[2:4], 2):
         hand.decide(hand.outcome(transaction, offset + number))

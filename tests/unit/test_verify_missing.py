@@ -8,9 +8,9 @@ from typing import Any
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.core.tables.creation import empty_state
-from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment, DeletionFile
 from commitlog.model.table import Policy
-from consumers.tools.verify.missing import AllMissing, Missing
+from consumers.tools.verify.missing import AllMissing, Missing, own_files, paths_of
 from consumers.tools.verify.versions import LifeManifests, Made, Versions
 
 LIFE = LifeManifests(("t",), "inc", "/t", Policy.LATEST, empty_state())
@@ -53,6 +53,16 @@ def test_the_versions_that_need_a_missing_file_are_those_that_name_it() -> None:
         for one in missing.files:
             found = [v for a, b in one.hurts(LIFE) for v in range(a, b + 1)]
             assert found == named[one.path.removeprefix("data/")]
+
+
+def test_a_fragment_has_files_of_columns_of_overlays_and_of_deletions() -> None:
+    """A replay writes a table's rows again if one of these is gone."""
+    fragment = DataFragment(id=3, files=[DataFile(path="a"), DataFile(path="b", base_id=1)])
+    fragment.overlays.add().data_file.path = "over"
+    fragment.deletion_file.CopyFrom(DeletionFile(read_version=4, id=5))
+    assert own_files(fragment) == {"data/a", "data/over", "_deletions/3-4-5.arrow"}
+    assert paths_of(fragment.SerializeToString()) == own_files(fragment) | {"data/b"}
+    assert paths_of(None) == set()
 
 
 class Counted(Missing):

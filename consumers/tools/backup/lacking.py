@@ -12,16 +12,13 @@ from pathlib import Path
 
 from commitlog.adapters.places import plain
 from commitlog.adapters.storage import store_for
-from commitlog.core.manifest.data_files import data_files
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
-from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.moved_proof import state_at
-from consumers.tools.verify.missing import place_of
+from consumers.tools.verify.missing import files_of, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +55,14 @@ def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:
         rows, gone = 0, list[str]()
         for encoded in table.manifest.fragments.values():
             fragment = DataFragment.FromString(encoded)
-            found = [
-                one for one in _files(table.manifest, table.location, fragment) if _is_gone(*one)
-            ]
+            header = table.manifest.header.message
+            places = (place_of(table.location, header, *one) for one in files_of(fragment))
+            found = [one for one in places if _is_gone(*one)]
             if found:
                 rows += fragment.physical_rows - fragment.deletion_file.num_deleted_rows
                 gone += (f"{location}/{path}" for location, path in found)
         if gone:
             yield Lacking(format_table_id(name), table.manifest.version, rows, tuple(gone))
-
-
-def _files(
-    state: ManifestState, location: str, fragment: DataFragment
-) -> Iterator[tuple[str, str]]:
-    """Yield the data and deletion files of a fragment: where each is, and its path there."""
-    header = state.header.message
-    for file in data_files(fragment):
-        yield place_of(location, header, file, "data", file.path)
-    if fragment.HasField("deletion_file"):
-        deleted = fragment.deletion_file
-        yield place_of(location, header, deleted, "", deletion_file_path(fragment.id, deleted))
 
 
 def _is_gone(location: str, path: str) -> bool:

@@ -13,14 +13,14 @@ from commitlog.adapters.lance_rows import rows_where
 from commitlog.client.accepted.row_tail import rows_of
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.rows import hashes_of
-from commitlog.core.log.replica import Decided
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Transaction
 from commitlog.model.table import TableId
 from commitlog.ports import Log
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.erasure.acts import Position
-from consumers.tools.verify.walk import Walk, new_replica
+from consumers.tools.verify.walk import Walk
 
 BATCH_ROWS = 50_000
 _NUMBER = "__commitlog_write"
@@ -54,7 +54,7 @@ class HeldRows:
 
 def decided_in(log: Log, partition: int, on_progress: OnProgress = untold) -> Iterator[Decided]:
     """Yield all decided transactions; raise CorruptLog if the log can't be followed."""
-    with closing(Walk(log, partition, new_replica())) as walk:
+    with closing(Walk(log, partition, Replica())) as walk:
         for batch in walk.batches():
             yield from batch
             on_progress(walk.replica.outcomes_position, walk.end)

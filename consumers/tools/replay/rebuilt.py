@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from commitlog.adapters.storage import LocalStore, local_path, store_for
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import Table, location_parts, normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment
+from consumers.tools.verify.missing import own_files
 
 _DATA, _DELETIONS = "data", "_deletions"
 
@@ -96,14 +96,8 @@ class RebuiltPlaces:
         if table.manifest is None:
             return True
         there = self._names(table.location)
-        for fragment in map(DataFragment.FromString, table.manifest.fragments.values()):
-            files = [f"data/{f.path}" for f in fragment.files if not f.HasField("base_id")]
-            deletions = fragment.deletion_file
-            if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
-                files.append(deletion_file_path(fragment.id, deletions))
-            if not there.issuperset(files):
-                return False
-        return True
+        fragments = map(DataFragment.FromString, table.manifest.fragments.values())
+        return all(there.issuperset(own_files(fragment)) for fragment in fragments)
 
     def _names(self, location: str) -> frozenset[str]:
         """Return the paths of a table's data and deletion files in both of its places."""

@@ -25,7 +25,7 @@ from commitlog.adapters.storage import LocalStore, ObjectStore
 from commitlog.client.rows.full_storage import naming_full_disk
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.log.replica import Decided
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import is_in, normalize_location
 from commitlog.model.table import Policy, format_table_id
@@ -47,7 +47,7 @@ from consumers.tools.verify.iceberg import is_same_metadata
 from consumers.tools.verify.rebuilt_index import RebuiltIndex
 from consumers.tools.verify.state import SAVE_SECONDS, State
 from consumers.tools.verify.versions import LifeManifests, Versions, manifest_paths
-from consumers.tools.verify.walk import Walk, new_replica
+from consumers.tools.verify.walk import Walk
 
 STATE = ".replay"
 INDEX = "index.duckdb"
@@ -158,7 +158,7 @@ class _Replay:
         self._result = Replayed(partition)
         self._machine = Machine(self._genesis)
         found = self._state.load()
-        replica = new_replica()
+        replica = Replica()
         if found is None:
             self._state.clear()
         else:
@@ -178,7 +178,7 @@ class _Replay:
             seen = self._places.is_seen
             self._files = PartitionFiles(self._versions, self._places.old, is_seen=seen)
             if found is not None and found[1]["files"]:
-                self._files.restore(found[1]["files"])
+                self._files.missing.restore(found[1]["files"], self._versions.lives)
         self._recordings = Recordings(self._genesis.tables_root, self._recordings_store)
         identity = asdict(log.identity()) | {"log_id": self._genesis.log_id}
         sequence, recordings = replica.chain.sequence, self._recordings.of
@@ -310,7 +310,7 @@ class _Replay:
             )
             for table in tables
         }
-        with closing(Walk(self._log, result.partition, new_replica())) as walk:
+        with closing(Walk(self._log, result.partition, Replica())) as walk:
             through = self._walk.replica.chain.sequence
             result.rebuilt, problems = rebuild(tables, places, walk, through, self._on_progress)
         result.found(problems)
@@ -329,7 +329,7 @@ class _Replay:
         found = {
             "result": self._result.to_json(),
             "versions": self._versions.to_json(),
-            "files": self._files.to_json() if self._files is not None else [],
+            "files": self._files.missing.to_json() if self._files is not None else [],
             "empty": [[name, *empty] for name, empty in self._empty.items()],
         }
         return Checkpoint.of(self._machine, self._walk.replica), found

@@ -38,7 +38,7 @@ from consumers.tools.verify.rows import WrittenRows
 from consumers.tools.verify.settling import settled
 from consumers.tools.verify.state import State
 from consumers.tools.verify.versions import Versions
-from consumers.tools.verify.walk import Walk, new_replica
+from consumers.tools.verify.walk import Walk
 from consumers.tools.verify.witnesses import Witness, check_root, check_table, hear, witnesses
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Check:
 
     def _go_on(self) -> Replica:
         """Take an interrupted run up, or begin one; return where it stands."""
-        options, replica, found = self._options, new_replica(), None
+        options, replica, found = self._options, Replica(), None
         if options.state is not None:
             self._state = State(
                 options.state, self._log, self._genesis, options.wanted(), options.save_seconds
@@ -119,7 +119,7 @@ class _Check:
             self._files = PartitionFiles(versions, options.open_store, options.table)
             if found is not None:
                 versions.restore(found[1]["versions"])
-                self._files.restore(found[1]["files"])
+                self._files.missing.restore(found[1]["files"], versions.lives)
             self._open_index(replica.chain.sequence)
         return replica
 
@@ -375,7 +375,7 @@ class _Check:
             "rows": self._rows.to_json(),
         }
         if self._files is not None:
-            found["files"] = self._files.to_json()
+            found["files"] = self._files.missing.to_json()
             found["versions"] = self._files.versions.to_json()
         return Checkpoint.of(self._machine, self._walk.replica), found
 
@@ -386,7 +386,7 @@ class _Check:
         verdict.voids = self._voids_before + replica.void_count
         # Where the walk ended early, what was read ahead depends on how Kafka sent it.
         verdict.undecided = 0 if walk.problem else len(replica.undecided)
-        head = walk.hash_of(walk.sequence) if walk.problem else replica.chain.hash
+        head = walk.hashes.of(walk.sequence) if walk.problem else replica.chain.hash
         verdict.head = head.hex()
         verdict.retained = self._given_up.sequence
         if self._files is not None:

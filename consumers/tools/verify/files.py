@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.deletion_file import decode_deletion_file
@@ -61,7 +60,8 @@ class PartitionFiles:
         """Of the files in folders, as they were listed once."""
         self._listed: dict[str, frozenset[str] | OSError] = {}
         self._seen: set[tuple[str, str]] = set()
-        self._missing = AllMissing()
+        self.missing = AllMissing()
+        """What an interrupted run has to remember."""
         self.manifests_equal = 0
         """Byte for byte."""
         self.manifests_alike = 0
@@ -72,7 +72,7 @@ class PartitionFiles:
         """Look at a version that the log just made, and at the files that it brings."""
         if not self._is_wanted(made.life):
             return
-        self._missing.follow(made)
+        self.missing.follow(made)
         try:
             yield from self._manifest(made)
             yield from self._data(made)
@@ -97,23 +97,15 @@ class PartitionFiles:
         """Judge what was missing, and what stands at the heads of all tables, or of some."""
         shown = (one for one in self.versions.lives.values() if one.is_shown(names))
         lives = {one.incarnation: one for one in shown if self._is_wanted(one)}
-        noted = {(missing.incarnation, missing.version) for missing in self._missing.files}
+        noted = {(missing.incarnation, missing.version) for missing in self.missing.files}
         deadline = time.monotonic() + SETTLE_SECONDS
-        for missing in self._missing.files:
+        for missing in self.missing.files:
             life = lives.get(missing.incarnation)
             if life is not None and missing.hurts(life):
                 yield from _apart(life, self._again(life, missing, deadline))
         for life in lives.values():
             is_noted = (life.incarnation, life.state.version) in noted
             yield from _apart(life, self._head(life, deadline, is_noted=is_noted))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return what an interrupted run has to remember."""
-        return self._missing.to_json()
-
-    def restore(self, data: Iterable[Mapping[str, Any]]) -> None:
-        """Take back what `to_json` returned."""
-        self._missing.restore(data, self.versions.lives)
 
     def _is_wanted(self, life: LifeManifests) -> bool:
         is_meant = not self._only or format_table_id(life.table) == self._only
@@ -184,9 +176,7 @@ class PartitionFiles:
             return
         seen = self._store(location).size(path)
         if seen < 0:
-            self._note(
-                ProblemKind.FILE, made, path if location == made.life.location else "", fragment_id
-            )
+            self._note_gone(made, location, path, fragment_id)
         elif size and size != seen:
             text = f"the file {location}/{path} has {seen} bytes instead of {size}"
             yield _problem(ProblemKind.FILE, made, text)
@@ -201,9 +191,7 @@ class PartitionFiles:
         try:
             data = self._store(location).read(path)
         except FileNotFoundError:
-            self._note(
-                ProblemKind.FILE, made, path if location == made.life.location else "", fragment_id
-            )
+            self._note_gone(made, location, path, fragment_id)
             return
         try:
             rows = len(decode_deletion_file(data, deletion_file.file_type))
@@ -225,9 +213,13 @@ class PartitionFiles:
         self.files_looked_at += 1
         return True
 
+    def _note_gone(self, made: Made, location: str, path: str, fragment_id: int) -> None:
+        is_own = location == made.life.location
+        self._note(ProblemKind.FILE, made, path if is_own else "", fragment_id)
+
     def _note(self, kind: ProblemKind, made: Made, path: str, fragment_id: int = -1) -> None:
         version, is_followed = made.change.version, bool(path) and fragment_id >= 0
-        self._missing.note(
+        self.missing.note(
             Missing(
                 kind=kind,
                 incarnation=made.life.incarnation,

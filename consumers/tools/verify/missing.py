@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from commitlog.core.catalogue.version_deletion import without
+from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.lancepb.table_pb2 import (
@@ -105,26 +106,44 @@ class AllMissing:
                 self.note(Missing(**one))
 
 
+def files_of(fragment: DataFragment) -> Iterator[tuple[InBase, str, str]]:
+    """Yield what names each data and deletion file of a fragment, its folder, and its path there.
+
+    Without a folder, the path has it: a base keeps the files of some folders only.
+    """
+    for file in data_files(fragment):
+        yield file, "data", file.path
+    if fragment.HasField("deletion_file"):
+        deleted = fragment.deletion_file
+        yield deleted, "", deletion_file_path(fragment.id, deleted)
+
+
+def own_files(fragment: DataFragment) -> set[str]:
+    """Return the files of a fragment that are in its table's own location, by their paths."""
+    return {
+        _inside(folder, path)
+        for named, folder, path in files_of(fragment)
+        if not named.HasField("base_id")
+    }
+
+
 def paths_of(encoded: bytes | None) -> set[str]:
     """Return the files that a fragment names, as seen from its table's own location."""
-    if encoded is None:
-        return set()
-    fragment = DataFragment.FromString(encoded)
-    paths = {f"data/{file.path}" for file in fragment.files}
-    paths |= {f"data/{overlay.data_file.path}" for overlay in fragment.overlays}
-    if fragment.HasField("deletion_file"):
-        paths.add(deletion_file_path(fragment.id, fragment.deletion_file))
-    return paths
+    fragment = DataFragment.FromString(encoded or b"")
+    return {_inside(folder, path) for _, folder, path in files_of(fragment)}
 
 
 def place_of(
     location: str, header: Manifest, named: InBase, folder: str, path: str
 ) -> tuple[str, str]:
     """Return the location that a file is relative to, and its path there."""
-    inside = f"{folder}/{path}" if folder else path
     if not named.HasField("base_id"):
-        return location, inside
+        return location, _inside(folder, path)
     base = next((b for b in header.base_paths if b.id == named.base_id), None)
     if base is None:
-        return location, inside
-    return base.path, inside if base.is_dataset_root or not folder else path
+        return location, _inside(folder, path)
+    return base.path, _inside(folder, path) if base.is_dataset_root else path
+
+
+def _inside(folder: str, path: str) -> str:
+    return f"{folder}/{path}" if folder else path

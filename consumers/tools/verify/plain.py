@@ -91,7 +91,7 @@ class PlainWalk(Walk):
             raw.taken += run.outcomes
             self.sequence = chain.sequence = chain.sequence + run.outcomes
             chain.hash = run.hashes[-DIGEST_BYTES:]
-            self._hashes.add(first, run.hashes)
+            self.hashes.add(first, run.hashes)
             if self._machine is not None and appends is not None:
                 apply_appends(self._machine, appends, self.sequence)
             self._on_run(

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from commitlog.adapters.reading import read_on
 from commitlog.codecs.avro_chain import DIGEST_BYTES
-from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Retained, Submitted
@@ -96,7 +95,7 @@ class Walk:
         self._suspect: Problem | None = None
         self._is_strange = False
         """Whether what is suspicious is a record that cannot be read."""
-        self._hashes = Hashes()
+        self.hashes = Hashes()
         self._outcomes = log.read_outcomes(partition, replica.outcomes_position)
         self._ahead: list[Any] = []
         """Read, and beyond the end to walk to."""
@@ -187,7 +186,7 @@ class Walk:
         elif isinstance(record, Outcome):
             if not void:
                 self._end_suspicion(answered.offset)
-                self._hashes.add(record.sequence, record.hash)
+                self.hashes.add(record.sequence, record.hash)
                 self._check_node(record, answered.offset)
             elif record.epoch > chain.epoch:
                 self._stop(expected, answered.offset, f"{void}: the start of its term is missing")
@@ -213,7 +212,7 @@ class Walk:
                 f"log has none after {chain.sequence} before it",
             )
             return
-        known = chain.hash if leader.sequence == chain.sequence else self.hash_of(leader.sequence)
+        known = chain.hash if leader.sequence == chain.sequence else self.hashes.of(leader.sequence)
         if known not in (b"", leader.previous_hash):
             self._stop(
                 leader.sequence,
@@ -224,15 +223,11 @@ class Walk:
         self._suspect = None
 
     def _judge_retained(self, retained: Retained, expected: int, offset: int) -> None:
-        if self.hash_of(retained.sequence) in (b"", retained.hash):
+        if self.hashes.of(retained.sequence) in (b"", retained.hash):
             self.retained.append((retained, offset))
         else:
             text = f"what was given up ends with another outcome {retained.sequence}"
             self._suspicious(expected, offset, text, is_strange=True)
-
-    def hash_of(self, sequence: int) -> bytes:
-        """Return an outcome's hash; empty if it isn't one of the newest."""
-        return self._hashes.of(sequence)
 
     def _check_node(self, outcome: Outcome, offset: int) -> None:
         leader = self.replica.chain.leader
@@ -306,11 +301,6 @@ class Walk:
             end, most = self._transactions_end, RECORDS_PER_POLL
             for submitted in read_on(self._transactions, end, records_max=most):
                 self.replica.receive_submitted(submitted)
-
-
-def new_replica() -> Replica:
-    """Return a replica that stands before Genesis."""
-    return Replica(Chain())
 
 
 def _expect_soon(heard: float) -> None:
