@@ -46,12 +46,11 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.spark.log_rows import log_row
-from consumers.views.version_index.contents_schema import FRAGMENT_CHANGES
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.relation import Relation
 from consumers.views.version_index.rows import rows_of
-from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
+from consumers.views.version_index.schema import EVENTS, FRAGMENT_CHANGES, LEADERS, TABLES
 
 T = ("ns", "t")
 FRAGMENT = DataFragment(physical_rows=5)

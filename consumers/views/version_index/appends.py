@@ -15,11 +15,10 @@ from commitlog.codecs import lanes
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Status, Transaction
-from consumers.views.version_index.contents_schema import FRAGMENT_CHANGES
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.operation_results import DoneAppend, Told, read
 from consumers.views.version_index.relation import Relation, arrow_schema
-from consumers.views.version_index.schema import OPERATIONS, TRANSACTIONS
+from consumers.views.version_index.schema import FRAGMENT_CHANGES, OPERATIONS, TRANSACTIONS
 
 if TYPE_CHECKING:
     from commitlog.codecs._native import AppendColumns, ArrowColumn

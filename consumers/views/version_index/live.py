@@ -165,7 +165,7 @@ class Live:
                 self.connection.execute(relation.ddl("hot"))
                 self.show_events(relation)
             for question in QUESTIONS:
-                self.connection.execute(question.ddl())
+                self.connection.execute(question.ddl)
                 self.connection.execute(question.comment_ddl())
             self.insert(DOCUMENTATION, _documentation())
             self.set_meta("schema_version", str(SCHEMA_VERSION))

@@ -9,25 +9,30 @@ from commitlog.client.history.index_file import KNOWN_UNTIL, quoted
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A view or a table macro: its query, an example and what it answers."""
+    """A view or a table macro: an example and what it answers, and the statement that makes it."""
 
     name: str
     kind: str
-    parameters: str
     example: str
     comment: str
-    query: str
-
-    def ddl(self) -> str:
-        """Return the statement that makes it."""
-        if self.kind == "view":
-            return f"CREATE OR REPLACE VIEW {self.name} AS {self.query}"
-        return f"CREATE OR REPLACE MACRO {self.name}({self.parameters}) AS TABLE {self.query}"
+    ddl: str
 
     def comment_ddl(self) -> str:
         """Return the statement that documents it."""
         kind = "VIEW" if self.kind == "view" else "MACRO TABLE"
         return f"COMMENT ON {kind} {self.name} IS {quoted(self.comment)}"
+
+
+def view(name: str, example: str, comment: str, query: str) -> Question:
+    """Return what is asked without parameters."""
+    ddl = f"CREATE OR REPLACE VIEW {name} AS {query}"
+    return Question(name=name, kind="view", example=example, comment=comment, ddl=ddl)
+
+
+def macro(name: str, parameters: str, example: str, comment: str, query: str) -> Question:
+    """Return what is asked with parameters, as DuckDB lists those of a macro."""
+    ddl = f"CREATE OR REPLACE MACRO {name}({parameters}) AS TABLE {query}"
+    return Question(name=name, kind="macro", example=example, comment=comment, ddl=ddl)
 
 
 LIFE_OF_T = """

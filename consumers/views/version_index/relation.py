@@ -53,22 +53,30 @@ def arrow_schema(relation: Relation) -> pa.Schema:
     return pa.schema([(column.name, ARROW_TYPES[column.type]) for column in relation.columns])
 
 
-def columns(text: str) -> tuple[RelationColumn, ...]:
-    """Read columns from lines of `name TYPE meaning`."""
-    rows = (line.split(None, 2) for line in text.splitlines() if line.strip())
-    return tuple(RelationColumn(name, kind, comment) for name, kind, comment in rows)
-
-
-PLACE = """
+_PLACE = """
 partition           INTEGER    Kafka partition: the commit domain that decided
 sequence            BIGINT     position: the outcome's dense number in its partition, from 1
 time                TIMESTAMP  log time of the decision, UTC; never goes back in a partition
 """
-"""What every event's row begins with."""
-OF_TABLE = """
+_OF_TABLE = """
 ordinal             INTEGER    the operation's place in the transaction
 table_name          VARCHAR    the table
 incarnation         VARCHAR    uuid of this life of the table
 """
-"""What an event about a table has next."""
 TABLE_ORDER = ("table_name", "partition", "sequence", "ordinal")
+
+
+def state(name: str, comment: str, columns: str, order: tuple[str, ...] = ()) -> Relation:
+    """Return a relation whose columns are lines of `name TYPE meaning`."""
+    rows = (line.split(None, 2) for line in columns.splitlines() if line.strip())
+    return Relation(name, comment, tuple(RelationColumn(*row) for row in rows), order)
+
+
+def event(name: str, comment: str, columns: str, order: tuple[str, ...]) -> Relation:
+    """Return a relation of what happened: each row begins with its place in the log."""
+    return state(name, comment, _PLACE + columns, order)
+
+
+def about_table(name: str, comment: str, columns: str) -> Relation:
+    """Return a relation of what happened to tables: each row says next to which one."""
+    return event(name, comment, _OF_TABLE + columns, TABLE_ORDER)

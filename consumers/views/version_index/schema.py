@@ -7,15 +7,12 @@ change in place and stay small.
 
 from __future__ import annotations
 
-from consumers.views.version_index.contents_schema import CONTENTS
-from consumers.views.version_index.relation import OF_TABLE, PLACE, TABLE_ORDER, Relation, columns
+from consumers.views.version_index.relation import TABLE_ORDER, about_table, event, state
 
-TRANSACTIONS = Relation(
+TRANSACTIONS = event(
     "transactions",
     "Every decided record of the log, refused ones included: one row per outcome.",
-    columns(
-        PLACE
-        + """
+    """
 status              VARCHAR    committed, retryable, incompatible, rejected or superseded
 code                VARCHAR    why it was refused; NULL for a commit
 transaction_id      VARCHAR    its id; an id is decided once per attempt and commits at most once
@@ -38,17 +35,14 @@ epoch               INTEGER    the leader's term that decided
 node                VARCHAR    the leader's address
 payload_hash        BLOB       sha256 of the transaction's content
 hash                BLOB       the outcome's hash: head of the chain up to here
-"""
-    ),
+""",
     ("partition", "sequence"),
 )
 
-OPERATIONS = Relation(
+OPERATIONS = event(
     "operations",
     "One row per operation of each transaction, refused ones included.",
-    columns(
-        PLACE
-        + """
+    """
 ordinal             INTEGER    place in the transaction, from 0
 table_name          VARCHAR    the table (or namespace), parts joined by $
 incarnation         VARCHAR    uuid of this life of the table; NULL if refused without naming one
@@ -78,17 +72,14 @@ location            VARCHAR    where the table lies, if the operation made or en
 snapshot_id         BIGINT     an Iceberg table's snapshot after it; NULL for Lance, or if none
 metadata_location   VARCHAR    an Iceberg table's metadata file after it
 outcome_offset      BIGINT     Kafka offset in the outcomes topic
-"""
-    ),
+""",
     TABLE_ORDER,
 )
 
-COLLISIONS = Relation(
+COLLISIONS = event(
     "collisions",
     "Who lost to whom: one row per refused transaction that met a conflict (see view conflicts).",
-    columns(
-        PLACE
-        + """
+    """
 table_name          VARCHAR    where they met
 incarnation         VARCHAR    uuid of that life of the table; NULL if the loser named none
 transaction_id      VARCHAR    the loser
@@ -104,17 +95,14 @@ winner_version      BIGINT     the version that the winner made
 winner_operation    VARCHAR    the winner's operation
 advice              VARCHAR    what the loser does next
 message             VARCHAR    the reason in words
-"""
-    ),
+""",
     ("table_name", "partition", "sequence"),
 )
 
-EXPECTATIONS = Relation(
+EXPECTATIONS = event(
     "expectations",
     "Preconditions that transactions carried.",
-    columns(
-        PLACE
-        + """
+    """
 ordinal             INTEGER    place in the transaction, from 0
 transaction_id      VARCHAR    its transaction
 status              VARCHAR    what became of the transaction
@@ -122,18 +110,15 @@ kind                VARCHAR    TableVersionIs, TableAbsent, KeyAbsent or Predica
 table_name          VARCHAR    the table it is about
 version             BIGINT     the version it names
 detail              VARCHAR    the predicate, or the key's hash in hex
-"""
-    ),
+""",
     ("partition", "sequence", "ordinal"),
 )
 
-PROPERTIES = Relation(
+PROPERTIES = event(
     "properties",
     "Changes of what tables and namespaces say of themselves: properties, and Lance's config and"
     " metadata.",
-    columns(
-        PLACE
-        + """
+    """
 ordinal             INTEGER    the operation's place in the transaction
 table_name          VARCHAR    the table or namespace
 is_table            BOOLEAN    false for a namespace
@@ -141,34 +126,25 @@ scope               VARCHAR    properties, config, table_metadata or schema_meta
 transaction_id      VARCHAR    its transaction
 key                 VARCHAR    the property; NULL: all that is not set again is removed
 value               VARCHAR    its new value; NULL if removed
-"""
-    ),
+""",
     TABLE_ORDER,
 )
 
-EXPIRIES = Relation(
+EXPIRIES = about_table(
     "expiries",
     "Versions that records deleted: one row per range, with who did it and when.",
-    columns(
-        PLACE
-        + OF_TABLE
-        + """
+    """
 first_version       BIGINT     the first version that was deleted
 last_version        BIGINT     the last one
 principal           VARCHAR    who deleted them
 transaction_id      VARCHAR    its transaction
-"""
-    ),
-    TABLE_ORDER,
+""",
 )
 
-APPLIED_ROWS = Relation(
+APPLIED_ROWS = about_table(
     "applied_rows",
     "Which small writes were applied when: one row per range of positions.",
-    columns(
-        PLACE
-        + OF_TABLE
-        + """
+    """
 after               BIGINT     the position through which writes were applied before
 through             BIGINT     the position through which they are applied from here on
 version             BIGINT     the version that has them; NULL if there was nothing to do
@@ -178,20 +154,120 @@ inserted            BIGINT     rows that they inserted
 updated             BIGINT     rows that they updated
 deleted             BIGINT     rows that they deleted
 transaction_id      VARCHAR    its transaction
-"""
-    ),
-    TABLE_ORDER,
+""",
 )
 
-_LOG = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, APPLIED_ROWS)
-EVENTS = (*_LOG, *CONTENTS)
+# What is in tables: each row says what one committed operation left of one thing; what was there
+# before is an earlier row of the same thing. So a commit writes as many rows as it changes things,
+# whatever the table's size, and the views find what existed at a version.
+
+FRAGMENT_CHANGES = about_table(
+    "fragment_changes",
+    "What a version made of a fragment: added it, changed it, or removed it.",
+    """
+version             BIGINT     the version
+fragment_id         BIGINT     the fragment
+removed             BOOLEAN    whether it is gone from this version on
+physical_rows       BIGINT     its rows, deleted ones included; NULL if as before
+deleted_rows        BIGINT     how many of them are deleted
+bytes               BIGINT     size of its data files, where known; NULL if as before
+files               VARCHAR[]  its data files, relative to the data folder; NULL if as before
+deletion_file       VARCHAR    which rows are deleted, relative to the table; NULL if none
+made_from           BIGINT[]   fragments before it whose rows it took over; NULL if none or many
+""",
+)
+
+REFUSED_FILES = about_table(
+    "refused_files",
+    "Data files that refused attempts had written already.",
+    """
+status              VARCHAR    what became of the attempt
+transaction_id      VARCHAR    its transaction
+path                VARCHAR    relative to the table's data folder
+""",
+)
+
+FIELDS = about_table(
+    "field_changes",
+    "The fields of a table's schema, whenever an operation wrote the schema again.",
+    """
+version             BIGINT     the version that has the schema; NULL for Iceberg
+field_id            INTEGER    the field
+parent_id           INTEGER    the field that it is in; NULL at the top
+position            INTEGER    its place among all fields, from 0
+name                VARCHAR    its name behind its parents', which are cut to 1,000 characters
+type                VARCHAR    its type, in the format's words
+nullable            BOOLEAN    whether it may be null
+""",
+)
+
+INDEX_CHANGES = about_table(
+    "index_changes",
+    "All indices of a table, whenever an operation changed one of them.",
+    """
+version             BIGINT     the version
+name                VARCHAR    the index; NULL if the table has none from here on
+uuid                VARCHAR    this build of it: its folder below _indices
+field_ids           BIGINT[]   the fields it is over
+built_on            BIGINT     the version whose rows it has
+fragments           BIGINT     how many fragments it covers; NULL if it doesn't say
+bytes               BIGINT     size of its files, where known
+""",
+)
+
+SNAPSHOTS = about_table(
+    "snapshots",
+    "Iceberg snapshots, refused ones included.",
+    """
+status              VARCHAR    what became of the operation
+transaction_id      VARCHAR    its transaction
+principal           VARCHAR    who submitted it
+snapshot_id         BIGINT     the snapshot
+parent_id           BIGINT     the snapshot before it; NULL for a first one
+sequence_number     BIGINT     Iceberg's own number, as the client sent it
+operation           VARCHAR    append, replace, overwrite or delete
+manifest_list       VARCHAR    its file
+summary             VARCHAR    what the client says of it, as a JSON object
+""",
+)
+
+REF_CHANGES = about_table(
+    "ref_changes",
+    "Where an Iceberg table's branches and tags were set, and that they were removed.",
+    """
+transaction_id      VARCHAR    its transaction
+principal           VARCHAR    who submitted it
+name                VARCHAR    the branch or tag
+kind                VARCHAR    branch or tag; NULL if removed
+snapshot_id         BIGINT     the snapshot it names from here on; NULL if removed
+""",
+)
+
+FAILED_REQUIREMENTS = event(
+    "failed_requirements",
+    "What a refused Iceberg transaction required and didn't find, in the request's order.",
+    """
+ordinal             INTEGER    place among the failed ones, from 0
+table_name          VARCHAR    the table
+transaction_id      VARCHAR    the transaction
+principal           VARCHAR    who submitted it
+requirement         VARCHAR    as the client sent it, JSON
+actual              VARCHAR    what the table has instead, JSON
+""",
+    ("partition", "sequence", "ordinal"),
+)
+
+EVENTS = (
+    *(TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, APPLIED_ROWS),
+    *(FRAGMENT_CHANGES, REFUSED_FILES, FIELDS, INDEX_CHANGES, SNAPSHOTS, REF_CHANGES),
+    FAILED_REQUIREMENTS,
+)
 """Relations that only grow: hot rows plus segments behind a view of the same name."""
 
-LEADERS = Relation(
+LEADERS = state(
     "leaders",
     "Terms: who decided for a partition, from which position on.",
-    columns(
-        """
+    """
 partition           INTEGER    Kafka partition
 epoch               INTEGER    the term's number, from 1
 node                VARCHAR    the leader's address
@@ -202,15 +278,13 @@ program_version     VARCHAR    the program that led
 outcome_offset      BIGINT     Kafka offset in the outcomes topic
 previous_hash       BLOB       head of the chain when it started
 state_digest        BLOB       digest of the state that it started from
-"""
-    ),
+""",
 )
 
-TABLES = Relation(
+TABLES = state(
     "tables",
     "One row per life of a table: those that exist, and those that have ended.",
-    columns(
-        """
+    """
 incarnation         VARCHAR    uuid of this life of the table
 table_name          VARCHAR    its name now, or when it ended
 format              VARCHAR    lance or iceberg
@@ -236,15 +310,13 @@ former_names        VARCHAR[]  names it had before
 ended_by            VARCHAR    DropTable, DeregisterTable, …; NULL while it stands
 ended_sequence      BIGINT     position of its end
 ended_at            TIMESTAMP  time of its end, UTC
-"""
-    ),
+""",
 )
 
-POSITIONS = Relation(
+POSITIONS = state(
     "positions",
     "How far the index has followed each partition; written together with the rows.",
-    columns(
-        """
+    """
 partition           INTEGER    Kafka partition
 sequence            BIGINT     the last outcome in the index
 outcomes_offset     BIGINT     next Kafka offset to read from the outcomes topic
@@ -255,57 +327,48 @@ hash                BLOB       head of the chain
 epoch               INTEGER    the current leader's term
 end_offset          BIGINT     end of the outcomes topic when last looked
 changed_at          TIMESTAMP  log time of the last outcome, UTC
-"""
-    ),
+""",
 )
 
-META = Relation(
+META = state(
     "meta",
     "What this file is: the log it follows and how.",
-    columns(
-        """
+    """
 key                 VARCHAR    name
 value               VARCHAR    value
-"""
-    ),
+""",
 )
 
-SEGMENTS = Relation(
+SEGMENTS = state(
     "segments",
     "Immutable Parquet files that hold older rows.",
-    columns(
-        """
+    """
 relation            VARCHAR    whose rows it holds
 path                VARCHAR    relative to the index folder
 level               INTEGER    0: sealed from hot rows; higher: merged
 rows                BIGINT     how many rows
 bytes               BIGINT     how many bytes
-"""
-    ),
+""",
 )
 
-OBSOLETE = Relation(
+OBSOLETE = state(
     "obsolete",
     "Merged segments that a published snapshot may still name.",
-    columns(
-        """
+    """
 path                VARCHAR    relative to the index folder
 published_at        TIMESTAMP  when the first snapshot without it was published, UTC; or NULL
-"""
-    ),
+""",
 )
 
-DOCUMENTATION = Relation(
+DOCUMENTATION = state(
     "help",
     "Start here: what can be asked, with an example each.",
-    columns(
-        """
+    """
 name                VARCHAR    view, macro or relation
 kind                VARCHAR    what it is
 example             VARCHAR    a query to try
 meaning             VARCHAR    what it answers
-"""
-    ),
+""",
 )
 
 STATE = (LEADERS, TABLES, POSITIONS, META, SEGMENTS, OBSOLETE, DOCUMENTATION)
