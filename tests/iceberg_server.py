@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
 from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.server import make_app
@@ -60,5 +60,5 @@ class IcebergServer:
 
 @contextlib.contextmanager
 def serving(service: IcebergService, settings: IcebergSettings) -> Iterator[IcebergServer]:
-    with serving_app(make_app(None, iceberg_routes(service, settings))) as port:
+    with serving_app(make_app(None, iceberg_routes(IcebergCatalog(service, settings)))) as port:
         yield IcebergServer(port)

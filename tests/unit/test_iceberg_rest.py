@@ -26,7 +26,7 @@ from consumers.servers import name_pages
 from consumers.servers.iceberg import rest
 from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
-from consumers.servers.iceberg.request_context import viewer_of
+from consumers.servers.iceberg.request_context import IcebergRequest
 from consumers.servers.vending.vendor import Subject
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World
@@ -291,7 +291,8 @@ def test_a_purge_is_wished_for_clearly(server: IcebergServer, table: str) -> Non
 
 def test_without_a_guard_nobody_is_shown_any_name() -> None:
     """Who may see what is the guard's to say; where it was left out, nothing says it."""
-    viewer = viewer_of(Request({"type": "http"}))
+    scope = {"type": "http", "headers": [], "query_string": b""}
+    viewer = IcebergRequest(Request(scope), b"").viewer
     assert not viewer.sees(("shop",))
     with pytest.raises(PermissionDeniedError):
         viewer.need(("shop",))
@@ -381,7 +382,10 @@ def test_access_is_told_for_a_place_without_a_slash_at_its_end(
         return {}
 
     catalog = IcebergCatalog(service, IcebergSettings(""))
-    assert catalog.load_table(("analytics", table), tell=tell).status_code == 200
+    catalog.tell = lambda asked: tell  # type: ignore[method-assign]
+    scope = {"type": "http", "headers": [], "query_string": b""}
+    asked = Request({**scope, "path_params": {"namespace": "analytics", "table": table}})
+    assert catalog.load_table(IcebergRequest(asked, b"")).status_code == 200
     assert told == [Subject(("analytics", table), uuid, home)]
 
 

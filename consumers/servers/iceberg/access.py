@@ -18,6 +18,7 @@ from commitlog.adapters.places import bound
 from commitlog.core.iceberg.reading import Node, load_body
 from commitlog.model.table import TableId
 from consumers.servers.iceberg.replies import Failure, json_reply, no_such_table
+from consumers.servers.security.budgets import ICEBERG_SEPARATOR
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.places import folder_name
 from consumers.servers.vending.signing import NotSigned, ToSign, judge, sign
@@ -25,7 +26,6 @@ from consumers.servers.vending.vendor import Subject, Vendor
 
 HEADER = "X-Iceberg-Access-Delegation"
 VENDED, SIGNED = "vended-credentials", "remote-signing"
-_SEPARATOR = "\x1f"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -127,13 +127,14 @@ class TableAccess:
         }
 
     def _path(self, table: TableId, last: str) -> str:
-        namespace, name = quote(_SEPARATOR.join(table[:-1]), safe=""), quote(table[-1], safe="")
+        namespace = quote(ICEBERG_SEPARATOR.join(table[:-1]), safe="")
+        name = quote(table[-1], safe="")
         return f"{self._start}/namespaces/{namespace}/tables/{name}/{last}"
 
 
 def understood(header: str) -> frozenset[str]:
     """Return the ways of access that a client says it understands."""
-    return frozenset(one.strip().lower() for one in header.split(","))
+    return frozenset(filter(None, (one.strip().lower() for one in header.split(","))))
 
 
 def staged_uuid(table: TableId, body: bytes) -> str:

@@ -7,7 +7,7 @@ request must get the first one's answer, not what the first one's success would 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from commitlog.client.commits.iceberg_text import with_type_names
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
-from commitlog.core.iceberg.reading import Node, load_body, load_json
+from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.requests import (
     TABLES_MAX,
     UPDATES_MAX,
@@ -40,6 +40,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.iceberg.access import HEADER, TableAccess, understood
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
@@ -59,23 +60,21 @@ from consumers.servers.iceberg.replies import (
     rename_problem,
     table_reply,
 )
+from consumers.servers.iceberg.request_context import IcebergRequest, boolean_of
 from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.iceberg.shown import ALL, REFS, ShownFiles
 from consumers.servers.iceberg.time_travel import IcebergService
-from consumers.servers.security.grants import Principal, Viewer
-from consumers.servers.security.identity import ANYBODY
 from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
 
 LOCATION = "location"
+_READ_ONLY = "x-commitlog-read-only"
+"""In a registration: the name is a second one of a table, and never committed to."""
 
 Tell = Callable[[Subject], Mapping[str, Any]]
 """Says in an answer how the files of a table are reached."""
-
-
-def tell_nothing(subject: Subject) -> Mapping[str, Any]:
-    """Return no settings, for a client that asked for none."""
-    return {}
+Known = Callable[[CatalogView], Mapping[TableId, Any]]
+"""Returns of a catalogue its tables, or its views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +90,18 @@ class IcebergSettings:
     """What a record of the log holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
-    """Who asks, under which transaction id."""
-
-    transaction_id: str
-    has_key: bool
-    """Whether the id came with the request, so that it may be a repetition."""
-    who: Principal = ANYBODY
-    """As whom it was let in."""
-
-
 class IcebergCatalog:
     """The catalogue over a service."""
 
-    def __init__(self, service: IcebergService, settings: IcebergSettings) -> None:
-        """Answer from and write to `service`."""
+    def __init__(
+        self, service: IcebergService, settings: IcebergSettings, access: TableAccess | None = None
+    ) -> None:
+        """Answer from and write to `service`; by `access` tables' files are reached."""
         self.service = service
         self.settings = settings
+        self.access = access
+        self.positioned: Callable[[str], str] = lambda warehouse: ""
+        """Says which position of the log a warehouse's name stands for; empty: none."""
         self._shown = ShownFiles()
 
     def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
@@ -119,7 +112,7 @@ class IcebergCatalog:
         seconds = self.settings.timeout_seconds
         return self.service.view(within=within, timeout_seconds=seconds, **part)
 
-    def first(self, asked: Requester) -> Sequence[Operation]:
+    def first(self, asked: IcebergRequest) -> Sequence[Operation]:
         """Return what the first request under a key asked of the log; nothing: there was none.
 
         What has come since is no reason to refuse it, nor to answer otherwise.
@@ -127,7 +120,7 @@ class IcebergCatalog:
         return self.service.operations(asked.transaction_id) if asked.has_key else ()
 
     def submit(
-        self, asked: Requester, operations: Sequence[Operation]
+        self, asked: IcebergRequest, operations: Sequence[Operation]
     ) -> Committed | RefusedChanges:
         """Append one transaction and wait for its outcome."""
         return self.service.submit(
@@ -137,11 +130,11 @@ class IcebergCatalog:
             timeout_seconds=self.settings.timeout_seconds,
         )
 
-    def commit_transaction(self, asked: Requester, body: bytes) -> Response:
+    def commit_transaction(self, asked: IcebergRequest) -> Response:
         """Commit changes of many tables, all or none."""
         settings = self.settings
         request = parse_commit(
-            with_type_names(load_body(body)),
+            with_type_names(asked.json),
             tables_max=settings.tables_max,
             updates_max=settings.updates_max,
         )
@@ -161,13 +154,10 @@ class IcebergCatalog:
         ]
         return json_reply({"commit-id": f"txn-{answer.transaction_id}", "results": results})
 
-    def commit_table(self, asked: Requester, table: TableId, body: bytes) -> Response:
+    def commit_table(self, asked: IcebergRequest) -> Response:
         """Commit changes of one table."""
-        change = parse_table_commit(
-            with_type_names(load_body(body)),
-            table,
-            updates_max=self.settings.updates_max,
-        )
+        table, most = asked.name, self.settings.updates_max
+        change = parse_table_commit(with_type_names(asked.json), table, updates_max=most)
         answer = self.submit(asked, [change.sent])
         if isinstance(answer, RefusedChanges):
             if answer.code is Code.NO_SUCH_NAMESPACE:
@@ -177,37 +167,26 @@ class IcebergCatalog:
             raise failure_of_table_refusal(answer)
         return self._committed(answer, table)
 
-    def create_table(
-        self, asked: Requester, namespace: TableId, body: bytes, tell: Tell = tell_nothing
-    ) -> Response:
+    def create_table(self, asked: IcebergRequest) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
-        request = parse_create(with_type_names(load_body(body)))
-        table = parse_table_id((*namespace, request.name))
+        request, tell = parse_create(with_type_names(asked.json)), self.tell(asked)
+        table = parse_table_id((*asked.namespace, request.name))
         uuid = derived_uuid(asked.transaction_id, "table", *table)
         location = request.location or self.new_location(table, uuid, asked)
         _check_not_moved(location)
         change = request.change(table, uuid=uuid, location=location)
         if request.is_staged:
             # What is where a client wants a table may be somebody's, until the log has it there.
-            access = {} if request.location else tell(Subject(table, uuid, location))
+            is_own = tell is not None and not request.location
+            access = tell(Subject(table, uuid, location)) if tell and is_own else {}
             return self._staged(table, parse_change(change).updates, asked, access)
-        answer = self.submit(asked, [change])
-        if isinstance(answer, RefusedChanges):
-            raise self._not_created(answer, table)
-        return self._committed(answer, table, tell)
+        return self._made(asked, change, tell)
 
-    def register_table(
-        self,
-        asked: Requester,
-        namespace: TableId,
-        body: bytes,
-        *,
-        read_only: bool = False,
-        tell: Tell = tell_nothing,
-    ) -> Response:
-        """Take over a table by its metadata file; `read_only` as a second name of a table."""
-        node = Node(load_body(body), "")
-        table = parse_table_id((*namespace, node.member("name").text()))
+    def register_table(self, asked: IcebergRequest) -> Response:
+        """Take over a table by its metadata file, read only as a second name of a table."""
+        node, tell = asked.node, self.tell(asked)
+        read_only = boolean_of(_READ_ONLY, asked.headers)
+        table = parse_table_id((*asked.namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
         overwrite = node.optional("overwrite")
         replaces = ""
@@ -221,24 +200,17 @@ class IcebergCatalog:
             change = self.service.registration(
                 table, location, replaces, read_only=read_only, repeats=repeats
             )
-        answer = self.submit(asked, [change])
-        if isinstance(answer, RefusedChanges):
-            raise self._not_created(answer, table)
-        return self._committed(answer, table, tell)
+        return self._made(asked, change, tell)
 
-    def load_table(
-        self,
-        table: TableId,
-        *,
-        snapshots: str = ALL,
-        known: Collection[str] = (),
-        tell: Tell = tell_nothing,
-    ) -> Response:
+    def load_table(self, asked: IcebergRequest) -> Response:
         """Return a table's metadata; of its snapshots all, or those that refs name.
 
-        `known` are the entity tags that the client has: 304 if its metadata is one of them.
+        304 if the client has that metadata, by the entity tags that it sends.
         """
-        shown = snapshots.lower()
+        table, tell = asked.name, self.tell(asked)
+        shown = asked.query.get("snapshots", ALL).lower()
+        sent = asked.headers.get("If-None-Match", "").split(",")
+        known = {tag.strip().removeprefix("W/") for tag in sent}  # a cache may have weakened it
         if shown not in {ALL, REFS}:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
         view = self.view()
@@ -246,9 +218,9 @@ class IcebergCatalog:
             raise no_such_table(table, is_lance=is_lance(view, table))
         tag = entity_tag(location, shown)
         is_known = tag in known or "*" in known
-        if not is_known or tell is not tell_nothing:
+        if not is_known or tell is not None:
             data, location, subject = self._loaded(table, location, shown)
-            access = tell(subject)
+            access = tell(subject) if tell is not None else {}
             if access or not is_known:
                 return table_reply(data, location, shown, access)
         else:
@@ -276,15 +248,16 @@ class IcebergCatalog:
             if not self.service.files.exists(location):
                 raise no_such_file(location)
 
-    def table_exists(self, table: TableId) -> Response:
+    def table_exists(self, asked: IcebergRequest) -> Response:
         """Return True if there is such a table."""
-        if table not in self.view().heads:
-            raise no_such_table(table)
+        if asked.name not in self.view().heads:
+            raise no_such_table(asked.name)
         return Response(status_code=204)
 
-    def drop_table(self, asked: Requester, table: TableId, *, purge: bool) -> Response:
-        """Forget a table; by the record of a `purge` maintenance removes its files."""
-        view = self.view()
+    def drop_table(self, asked: IcebergRequest) -> Response:
+        """Forget a table; by the record of a purge maintenance removes its files."""
+        view, table = self.view(), asked.name
+        purge = boolean_of("purgeRequested", asked.query)
         found = view.tables.get(table)
         is_wrong = table in view.others or (found is None and not asked.has_key)
         if is_wrong and not self.first(asked):
@@ -297,31 +270,58 @@ class IcebergCatalog:
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
-    def rename_table(self, asked: Requester, body: bytes) -> Response:
+    def rename_table(self, asked: IcebergRequest) -> Response:
         """Give a table another name."""
-        node = Node(load_body(body), "")
+        return self.rename_of(
+            asked,
+            lambda view: view.heads,
+            no_such_table,
+            lambda answer, _: failure_of_refusal(answer),
+        )
+
+    def rename_of(
+        self,
+        asked: IcebergRequest,
+        known: Known,
+        missing: Callable[[TableId], Failure],
+        failure: Callable[[RefusedChanges, TableId], Failure],
+    ) -> Response:
+        """Give one of the known tables, or views, another name."""
+        node = asked.node
         source = read_identifier(node.member("source"))
         destination = read_identifier(node.member("destination"))
         view = self.view()
-        wrong = None if source in view.heads else no_such_table(source)
+        wrong = None if source in known(view) else missing(source)
         wrong = wrong or rename_problem(view, source, destination)
         if wrong is not None and not self.first(asked):
             raise wrong
         answer = self.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, RefusedChanges):
-            raise failure_of_refusal(answer)
+            raise failure(answer, source)
         return Response(status_code=204)
 
-    def list_tables(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
+    def list_tables(self, asked: IcebergRequest) -> Response:
         """List a namespace's Iceberg tables."""
+        return self.list_of(asked, lambda view: view.tables)
+
+    def list_of(self, asked: IcebergRequest, known: Known) -> Response:
+        """List those of a namespace's tables, or views, that who asks may see."""
+        namespace, viewer = asked.namespace, asked.viewer
         viewer.need(namespace)
         if namespace not in self.view().namespaces:
             raise no_such_namespace(namespace)
         page, token = paginate(
-            query, namespace, viewer, lambda **part: self.view(namespace, **part).tables
+            asked.query, namespace, viewer, lambda **part: known(self.view(namespace, **part))
         )
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
+
+    def tell(self, asked: IcebergRequest) -> Tell | None:
+        """Return what tells who asks how files are reached; None if it asks for nothing of that."""
+        ways, access = understood(asked.headers.get(HEADER, "")), self.access
+        if access is None or not ways:
+            return None
+        return lambda subject: access.told(asked.who, subject, ways)
 
     def table(self, table: TableId) -> IcebergTable:
         """Return a table; 404 if there is none."""
@@ -330,7 +330,7 @@ class IcebergCatalog:
             raise no_such_table(table)
         return found
 
-    def new_location(self, table: TableId, uuid: str, asked: Requester | None = None) -> str:
+    def new_location(self, table: TableId, uuid: str, asked: IcebergRequest | None = None) -> str:
         """Return the location of a new table or view whose request gives none."""
         for known in self.first(asked) if asked is not None else ():
             if isinstance(known, IcebergChange) and known.table == table:
@@ -350,7 +350,7 @@ class IcebergCatalog:
         self,
         table: TableId,
         updates: Sequence[Any],
-        asked: Requester,
+        asked: IcebergRequest,
         access: Mapping[str, Any],
     ) -> Response:
         view = self.view()
@@ -368,18 +368,22 @@ class IcebergCatalog:
         what = "View with same name" if table in view.views else "Table"
         return already_exists(what, table, is_lance=is_lance(view, table))
 
-    def _not_created(self, answer: RefusedChanges, table: TableId) -> Failure:
+    def _made(self, asked: IcebergRequest, change: IcebergChange, tell: Tell | None) -> Response:
+        """Commit what makes a table."""
+        answer, table = self.submit(asked, [change]), change.table
+        if not isinstance(answer, RefusedChanges):
+            return self._committed(answer, table, tell)
         if answer.failed:
-            return self._taken(self.view(), table)
+            raise self._taken(self.view(), table)
         if answer.code is Code.NO_SUCH_NAMESPACE:
-            return no_such_namespace(table[:-1])
-        return failure_of_refusal(answer)
+            raise no_such_namespace(table[:-1])
+        raise failure_of_refusal(answer)
 
-    def _committed(self, answer: Committed, table: TableId, tell: Tell = tell_nothing) -> Response:
+    def _committed(self, answer: Committed, table: TableId, tell: Tell | None = None) -> Response:
         location = answer.locations[table]
         with landed(answer.transaction_id):
-            known = None if tell is tell_nothing else self.view().tables.get(table)
-            access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
+            known = self.view().tables.get(table) if tell is not None else None
+            access = tell(Subject(table, known.uuid, known.location)) if tell and known else {}
             return table_reply(self.service.files.metadata(location), location, access=access)
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.reading import Node, load_body, load_json
+from commitlog.core.iceberg.reading import Node, load_json
 from commitlog.core.iceberg.requests import read_identifier
 from commitlog.core.iceberg.views import read_any
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import LOCATION, IcebergCatalog
-from consumers.servers.iceberg.request_context import namespace_of, principal_of, table_of, view_of
+from consumers.servers.iceberg.request_context import IcebergRequest
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.places import TablePlaces, of_properties, of_update, texts
 
-Handler = Callable[[Request, bytes], Response]
+Handler = Callable[[IcebergRequest], Response]
 _CREATION = ("/v1/namespaces/{namespace}/tables", "/v1/namespaces/{namespace}/views")
 
 
@@ -34,7 +33,7 @@ class IcebergReach:
         """Ask whose places they are, and where the catalogue has its tables."""
         self._places = places
         self._catalog = catalog
-        self._checks: dict[str, Callable[[Request, dict[str, Any]], None]] = {
+        self._checks: dict[str, Callable[[IcebergRequest, dict[str, Any]], None]] = {
             "/v1/namespaces": self._namespace,
             "/v1/namespaces/{namespace}/properties": self._namespace,
             **dict.fromkeys(_CREATION, self._creation),
@@ -51,61 +50,58 @@ class IcebergReach:
         if check is None:
             return handler
 
-        def checked(request: Request, body: bytes) -> Response:
-            found = load_body(body)
-            if isinstance(found, dict):
-                check(request, found)
-            return handler(request, body)
+        def checked(asked: IcebergRequest) -> Response:
+            if isinstance(asked.json, dict):
+                check(asked, asked.json)
+            return handler(asked)
 
         return checked
 
-    def _namespace(self, request: Request, body: dict[str, Any]) -> None:
+    def _namespace(self, asked: IcebergRequest, body: dict[str, Any]) -> None:
         for member in ("properties", "updates"):
             properties = body.get(member)
             if isinstance(properties, dict):
-                self._check(principal_of(request), (), texts(properties.get(LOCATION)))
+                self._check(asked.who, (), texts(properties.get(LOCATION)))
 
-    def _creation(self, request: Request, body: dict[str, Any]) -> None:
+    def _creation(self, asked: IcebergRequest, body: dict[str, Any]) -> None:
         if not isinstance(body.get("name"), str):
             return
-        name = parse_table_id((*namespace_of(request), body["name"]))
+        name = parse_table_id((*asked.namespace, body["name"]))
         location = texts(body.get(LOCATION))
-        named = of_properties(body.get("properties"))
-        self._check(principal_of(request), name, location)
-        self._check(principal_of(request), name, named, own=location)
+        self._check(asked.who, name, location)
+        self._check(asked.who, name, of_properties(body.get("properties")), own=location)
 
-    def _registration(self, request: Request, body: dict[str, Any]) -> None:
+    def _registration(self, asked: IcebergRequest, body: dict[str, Any]) -> None:
         file = texts(body.get("metadata-location"))
         if not file or not isinstance(body.get("name"), str):
             return
-        principal, name = principal_of(request), (*namespace_of(request), body["name"])
-        self._check(principal, name, file)
+        name = (*asked.namespace, body["name"])
+        self._check(asked.who, name, file)
         try:
             data = self._catalog.service.files.metadata(file[0])
         except OSError:
             return  # the operation that reads it next refuses it
         found = read_any(load_json(data, file[0]), file[0])
-        self._check(principal, name, [found.location])
-        self._check(principal, name, _of_table(found), own=[found.location])
+        self._check(asked.who, name, [found.location])
+        self._check(asked.who, name, _of_table(found), own=[found.location])
 
-    def _commit(self, request: Request, body: dict[str, Any]) -> None:
-        name = table_of(request) if "table" in request.path_params else view_of(request)
-        self._updates(request, name, body)
+    def _commit(self, asked: IcebergRequest, body: dict[str, Any]) -> None:
+        self._updates(asked, asked.name, body)
 
-    def _transaction(self, request: Request, body: dict[str, Any]) -> None:
+    def _transaction(self, asked: IcebergRequest, body: dict[str, Any]) -> None:
         changes = body.get("table-changes")
         for change in changes if isinstance(changes, list) else ():
             if isinstance(change, dict) and "identifier" in change:
                 name = read_identifier(Node(change, "").member("identifier"))
-                self._updates(request, name, change)
+                self._updates(asked, name, change)
 
-    def _updates(self, request: Request, name: TableId, change: Mapping[str, Any]) -> None:
+    def _updates(self, asked: IcebergRequest, name: TableId, change: Mapping[str, Any]) -> None:
         updates = change.get("updates")
         listed = updates if isinstance(updates, list) else []
         given = [one for one in listed if isinstance(one, dict)]
         named = [place for update in given for place in of_update(update)]
         if named:
-            self._check(principal_of(request), name, named, own=self._own(name, given))
+            self._check(asked.who, name, named, own=self._own(name, given))
 
     def _own(self, name: TableId, updates: list[dict[str, Any]]) -> list[str]:
         """Return where a table's files are, or where the log wants one that was staged."""

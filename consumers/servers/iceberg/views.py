@@ -14,151 +14,133 @@ from commitlog.client.commits.iceberg_text import (
     with_type_names,
 )
 from commitlog.core.iceberg.naming import derived_uuid
-from commitlog.core.iceberg.reading import Node, dump_json, load_body, load_json
-from commitlog.core.iceberg.requests import read_identifier
+from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
-from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
+from commitlog.model.operations import DeregisterTable, IcebergChange
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.catalog import IcebergCatalog, Requester
+from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
     failure_of_refusal,
-    identifier_json,
-    json_reply,
     landed,
     no_such_namespace,
-    paginate,
     reading,
-    rename_problem,
     table_reply,
 )
+from consumers.servers.iceberg.request_context import IcebergRequest
 from consumers.servers.iceberg.service import RefusedChanges
-from consumers.servers.security.grants import Viewer
 
 
-class IcebergViews:
-    """Views over a catalogue."""
+def create_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Make a view in a namespace that exists."""
+    node = Node(with_type_names(asked.json), "")
+    name = parse_table_id((*asked.namespace, node.member("name").text()))
+    location = node.optional("location")
+    properties = p.strings() if (p := node.optional("properties")) else {}
+    uuid = derived_uuid(asked.transaction_id, "view", *name)
+    place = location.text() if location else catalog.new_location(name, uuid, asked)
+    version = {**node.member("view-version").object(), "schema-id": -1}
+    updates = [
+        {"action": "assign-uuid", "uuid": uuid},
+        {"action": "upgrade-format-version", "format-version": 1},
+        {"action": "set-location", "location": place},
+        {"action": "set-properties", "updates": properties},
+        {"action": "add-schema", "schema": check_view_schema(node)},
+        {"action": "add-view-version", "view-version": version},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
+    change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
+    return _answer(catalog, asked, change, is_create=True)
 
-    def __init__(self, catalog: IcebergCatalog) -> None:
-        self._catalog = catalog
 
-    def create(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
-        """Make a view in a namespace that exists."""
-        node = Node(with_type_names(load_body(body)), "")
-        name = parse_table_id((*namespace, node.member("name").text()))
-        location = node.optional("location")
-        properties = p.strings() if (p := node.optional("properties")) else {}
-        uuid = derived_uuid(asked.transaction_id, "view", *name)
-        place = location.text() if location else self._catalog.new_location(name, uuid, asked)
-        version = {**node.member("view-version").object(), "schema-id": -1}
-        updates = [
-            {"action": "assign-uuid", "uuid": uuid},
-            {"action": "upgrade-format-version", "format-version": 1},
-            {"action": "set-location", "location": place},
-            {"action": "set-properties", "updates": properties},
-            {"action": "add-schema", "schema": check_view_schema(node)},
-            {"action": "add-view-version", "view-version": version},
-            {"action": "set-current-view-version", "view-version-id": -1},
-        ]
-        change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
-        return self._answer(asked, change, is_create=True)
+def register_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Make a view of the metadata file of one that was dropped, with its uuid and versions."""
+    node = asked.node
+    name = parse_table_id((*asked.namespace, node.member("name").text()))
+    location = node.member("metadata-location").text()
+    with reading(location):
+        data = catalog.service.files.metadata(location)
+    if problem := number_problem(data):
+        raise Failure(400, "BadRequestException", f"{location}: {problem}")
+    found = load_json(data, location)
+    updates = _updates_of(Node(found, location))
+    change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
+    return _answer(catalog, asked, change, is_create=True)
 
-    def register(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
-        """Make a view of the metadata file of one that was dropped, with its uuid and versions."""
-        node = Node(load_body(body), "")
-        name = parse_table_id((*namespace, node.member("name").text()))
-        location = node.member("metadata-location").text()
-        with reading(location):
-            data = self._catalog.service.files.metadata(location)
-        if problem := number_problem(data):
-            raise Failure(400, "BadRequestException", f"{location}: {problem}")
-        found = load_json(data, location)
-        updates = _updates_of(Node(found, location))
-        change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
-        return self._answer(asked, change, is_create=True)
 
-    def commit(self, asked: Requester, name: TableId, body: bytes) -> Response:
-        """Change a view."""
-        change = view_change(name, with_type_names(load_body(body)))
-        if change.requirements == "[]":
-            for known in self._catalog.first(asked):
-                if isinstance(known, IcebergChange) and known.updates == change.updates:
-                    return self._answer(asked, known, is_create=False)
-            found = self._catalog.view().views.get(name)
-            if found is None:
-                raise no_such_view(name)
-            sent = dump_json([{"type": ASSERT_UUID, "uuid": found.uuid}])
-            change = IcebergChange(name, sent, change.updates)
-        return self._answer(asked, change, is_create=False)
-
-    def load(self, name: TableId) -> Response:
-        """Return a view's metadata."""
-        found = self._catalog.view().views.get(name)
+def commit_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Change a view."""
+    name = asked.name
+    change = view_change(name, with_type_names(asked.json))
+    if change.requirements == "[]":
+        for known in catalog.first(asked):
+            if isinstance(known, IcebergChange) and known.updates == change.updates:
+                return _answer(catalog, asked, known, is_create=False)
+        found = catalog.view().views.get(name)
         if found is None:
             raise no_such_view(name)
-        return table_reply(found.to_bytes(), found.metadata_location)
+        sent = dump_json([{"type": ASSERT_UUID, "uuid": found.uuid}])
+        change = IcebergChange(name, sent, change.updates)
+    return _answer(catalog, asked, change, is_create=False)
 
-    def exists(self, name: TableId) -> Response:
-        """Return True if there is such a view."""
-        if name not in self._catalog.view().views:
-            raise no_such_view(name)
-        return Response(status_code=204)
 
-    def drop(self, asked: Requester, name: TableId) -> Response:
-        """Forget a view; its metadata files stay."""
-        view = self._catalog.view()
-        found = view.views.get(name)
-        # With a key it may be a repetition, unless a table has the name: that isn't ours to drop.
-        is_table = found is None and (name in view.heads or name in view.others)
-        is_wrong = is_table or (found is None and not asked.has_key)
-        if is_wrong and not self._catalog.first(asked):
-            raise no_such_view(name)
-        incarnation = "" if asked.has_key or found is None else found.uuid
-        answer = self._catalog.submit(asked, [DeregisterTable(name, incarnation)])
-        if isinstance(answer, RefusedChanges):
-            raise _failure(answer, name)
-        return Response(status_code=204)
+def load_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Return a view's metadata."""
+    found = catalog.view().views.get(asked.name)
+    if found is None:
+        raise no_such_view(asked.name)
+    return table_reply(found.to_bytes(), found.metadata_location)
 
-    def rename(self, asked: Requester, body: bytes) -> Response:
-        """Give a view another name."""
-        node = Node(load_body(body), "")
-        source = read_identifier(node.member("source"))
-        destination = read_identifier(node.member("destination"))
-        view = self._catalog.view()
-        wrong = None if source in view.views else no_such_view(source)
-        wrong = wrong or rename_problem(view, source, destination)
-        if wrong is not None and not self._catalog.first(asked):
-            raise wrong
-        answer = self._catalog.submit(asked, [RenameTable(source, destination)])
-        if isinstance(answer, RefusedChanges):
-            raise _failure(answer, source)
-        return Response(status_code=204)
 
-    def children(self, namespace: TableId, query: Mapping[str, str], viewer: Viewer) -> Response:
-        """List a namespace's views."""
-        viewer.need(namespace)
-        if namespace not in self._catalog.view().namespaces:
-            raise no_such_namespace(namespace)
-        page, token = paginate(
-            query, namespace, viewer, lambda **part: self._catalog.view(namespace, **part).views
-        )
-        identifiers = [identifier_json((*namespace, name)) for name in page]
-        return json_reply({"identifiers": identifiers, "next-page-token": token})
+def view_exists(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Return True if there is such a view."""
+    if asked.name not in catalog.view().views:
+        raise no_such_view(asked.name)
+    return Response(status_code=204)
 
-    def _answer(self, asked: Requester, change: IcebergChange, *, is_create: bool) -> Response:
-        name = change.table
-        answer = self._catalog.submit(asked, [change])
-        if isinstance(answer, RefusedChanges):
-            if is_create and answer.failed:
-                raise _taken(self._catalog, name)
-            if answer.code is Code.NO_SUCH_NAMESPACE:
-                raise no_such_namespace(name[:-1])
-            raise _failure(answer, name)
-        location = answer.locations[name]
-        with landed(answer.transaction_id):
-            return table_reply(self._catalog.service.files.metadata(location), location)
+
+def drop_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Forget a view; its metadata files stay."""
+    view, name = catalog.view(), asked.name
+    found = view.views.get(name)
+    # With a key it may be a repetition, unless a table has the name: that isn't ours to drop.
+    is_table = found is None and (name in view.heads or name in view.others)
+    is_wrong = is_table or (found is None and not asked.has_key)
+    if is_wrong and not catalog.first(asked):
+        raise no_such_view(name)
+    incarnation = "" if asked.has_key or found is None else found.uuid
+    answer = catalog.submit(asked, [DeregisterTable(name, incarnation)])
+    if isinstance(answer, RefusedChanges):
+        raise _failure(answer, name)
+    return Response(status_code=204)
+
+
+def rename_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """Give a view another name."""
+    return catalog.rename_of(asked, lambda view: view.views, no_such_view, _failure)
+
+
+def list_views(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
+    """List a namespace's views."""
+    return catalog.list_of(asked, lambda view: view.views)
+
+
+def _answer(
+    catalog: IcebergCatalog, asked: IcebergRequest, change: IcebergChange, *, is_create: bool
+) -> Response:
+    name = change.table
+    answer = catalog.submit(asked, [change])
+    if isinstance(answer, RefusedChanges):
+        if is_create and answer.failed:
+            raise _taken(catalog, name)
+        if answer.code is Code.NO_SUCH_NAMESPACE:
+            raise no_such_namespace(name[:-1])
+        raise _failure(answer, name)
+    location = answer.locations[name]
+    with landed(answer.transaction_id):
+        return table_reply(catalog.service.files.metadata(location), location)
 
 
 def view_change(name: TableId, body: Any) -> IcebergChange:

@@ -23,7 +23,7 @@ from commitlog.client.commits.caller import Caller, acting_for
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.security.answers import is_under, refusal, served_path
-from consumers.servers.security.budgets import json_problem
+from consumers.servers.security.budgets import ICEBERG_SEPARATOR, json_problem
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
     ANYBODY,
@@ -43,7 +43,6 @@ CHECKS_ITSELF = (
     *LANCEDB,
 )
 BODY_BYTES_MAX = 16 * 1024 * 1024
-_SEPARATOR = "\x1f"
 
 Need = tuple[Access, TableId]
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
@@ -136,7 +135,7 @@ def _refused(path: str, method: str, error: Exception) -> Response:
 
 
 def _namespace(text: str) -> TableId:
-    return parse_table_id(text.split(_SEPARATOR))
+    return parse_table_id(text.split(ICEBERG_SEPARATOR))
 
 
 def _lists(path: str) -> bool:
