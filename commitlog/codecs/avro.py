@@ -74,31 +74,26 @@ def schema_fingerprint(schema: Any) -> bytes:
 
 
 class RecordSchema:
-    """A schema that records were written by, and what this program reads them as.
+    """A schema of records, whose last field can be read apart from the ones before it."""
 
-    `reader`, where it differs, is a newer schema of the same record: fields added since get their
-    defaults. The last field can be read apart from the ones before it.
-    """
-
-    def __init__(self, writer: dict[str, Any], reader: dict[str, Any] | None = None) -> None:
-        self.name: str = writer["name"]
-        self.prefix = MARKER + schema_fingerprint(writer)
-        self._whole = _parsed(writer), reader and _parsed(reader)
-        self._head = _without_last(writer), reader and _without_last(reader)
-        self._tail = _last(writer), reader and _last(reader)
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.name: str = schema["name"]
+        self.prefix = MARKER + schema_fingerprint(schema)
+        self._whole = _parsed(schema)
+        self._head, self._tail = _without_last(schema), _last(schema)
 
     def encode(self, plain: values.Plain) -> bytes:
         """Return the record's bytes."""
         out = io.BytesIO()
         out.write(self.prefix)
-        _write(out, self._whole[0], plain)
+        fastavro.schemaless_writer(out, self._whole, plain)
         return out.getvalue()
 
     def decode(self, data: bytes) -> values.Plain:
         """Return the whole record; ValueError, EOFError and others if it is broken."""
         source = io.BytesIO(data)
         source.seek(PREFIX_BYTES)
-        plain: values.Plain = _read(source, *self._whole)
+        plain: values.Plain = _read(source, self._whole)
         _expect_end(source, data)
         return plain
 
@@ -106,9 +101,9 @@ class RecordSchema:
         """Return the fields before the last one, the last one, and the last one's bytes."""
         source = io.BytesIO(data)
         source.seek(PREFIX_BYTES)
-        head = _read(source, *self._head)
+        head = _read(source, self._head)
         start = source.tell()
-        tail = _read(source, *self._tail)
+        tail = _read(source, self._tail)
         _expect_end(source, data)
         return head, tail, data[start:]
 
@@ -116,7 +111,7 @@ class RecordSchema:
         """Return a record of other fields before the last one, and of that one's bytes."""
         out = io.BytesIO()
         out.write(self.prefix)
-        _write(out, self._head[0], head)
+        fastavro.schemaless_writer(out, self._head, head)
         return out.getvalue() + tail
 
 
@@ -136,13 +131,9 @@ def _last(schema: dict[str, Any]) -> Any:
     return _parsed(tail)
 
 
-def _write(out: io.BytesIO, schema: Any, plain: values.Plain) -> None:
-    fastavro.schemaless_writer(out, schema, plain)
-
-
-def _read(source: io.BytesIO, writer: Any, reader: Any) -> Any:
+def _read(source: io.BytesIO, schema: Any) -> Any:
     return fastavro.schemaless_reader(
-        source, writer, reader, return_record_name=True, return_record_name_override=True
+        source, schema, None, return_record_name=True, return_record_name_override=True
     )
 
 
@@ -152,13 +143,14 @@ def _expect_end(source: io.BytesIO, data: bytes) -> None:
 
 
 @cache
-def _schema(name: str) -> RecordSchema:
+def record_schema(name: str) -> RecordSchema:
+    """Return a released schema by its name."""
     return RecordSchema(load_schema(name))
 
 
 @cache
 def _known(names: tuple[str, ...]) -> dict[bytes, RecordSchema]:
-    return {schema.prefix: schema for schema in map(_schema, names)}
+    return {schema.prefix: schema for schema in map(record_schema, names)}
 
 
 @cache
@@ -241,7 +233,7 @@ def encode_retained(retained: Retained) -> bytes:
 
 def _encoded(name: str, what: str, to_plain: Callable[[Any], values.Plain], value: Any) -> bytes:
     try:
-        return _schema(name).encode(to_plain(value))
+        return record_schema(name).encode(to_plain(value))
     except _NOT_ENCODED as error:
         raise _not_encoded(what, error) from error
 

@@ -7,16 +7,10 @@ its rows has the content that its outcome names, byte for byte, and the chain ho
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
 
-from commitlog.codecs.avro import RecordSchema, load_schema
+from commitlog.codecs.avro import record_schema
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Transaction
-
-
-@cache
-def _schema() -> RecordSchema:
-    return RecordSchema(load_schema("transaction-v2"))
 
 
 def inline_rows(transaction: Transaction) -> dict[int, bytes | None]:
@@ -35,7 +29,7 @@ def without_rows(value: bytes, transaction: Transaction, operations: Collection[
     if not transaction.payloads:
         return value
     taken = {at for at, number in enumerate(inline_rows(transaction)) if number in operations}
-    schema = _schema()
+    schema = record_schema("transaction-v2")
     head, _, content = schema.decode_parts(value)
     kept = [b"" if at in taken else one for at, one in enumerate(head["payloads"])]
     return schema.encode_parts({**head, "payloads": kept}, content)
