@@ -14,6 +14,7 @@ the same bytes. (Apache Avro 1.12 specification, "Binary encoding".)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -158,30 +159,28 @@ _INLINED: dict[str, Any] = {}
 """Stands where an inlined record's fields begin."""
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaNames:
+    """What the names in a schema stand for."""
+
+    classes: Mapping[str, type[Any]]
+    """Of records and enums. A record without a class is a pair: its two fields."""
+    inlined: frozenset[str]
+    """Records whose fields belong to the object around them."""
+    texts: Mapping[str, type[StrEnum]]
+    """The enums of string fields, by the fields' names."""
+    derived: Mapping[str, tuple[str, Callable[[bytes], Any]]]
+    """A field that is made of an inlined record's bytes, by the outer record's name."""
+    sorted_pairs: frozenset[str]
+    """Pairs that are written in their order."""
+
+
 class Compiler:
     """Makes functions of the records of one schema."""
 
-    def __init__(
-        self,
-        classes: Mapping[str, type],
-        *,
-        inlined: frozenset[str],
-        texts: Mapping[str, type[StrEnum]],
-        derived: Mapping[str, tuple[str, Callable[[bytes], Any]]],
-        sorted_pairs: frozenset[str],
-    ) -> None:
-        """Take the classes of records by name.
-
-        A record without a class is a pair (its two fields), sorted where it is in `sorted_pairs`.
-        The fields of an `inlined` record belong to the object around it, which may have a field
-        that is `derived` from that record's bytes (by the outer record's name). `texts` says which
-        enum a string field of some name is, `classes` also what an enum is.
-        """
-        self._classes = classes
-        self._inlined = inlined
-        self._texts = texts
-        self._derived = derived
-        self._sorted_pairs = sorted_pairs
+    def __init__(self, names: SchemaNames) -> None:
+        """Take what the names in it stand for."""
+        self._names = names
         self._named: dict[str, Any] = {}
         self._made: set[str] = set()
         self._scope: dict[str, Any] = {
@@ -241,21 +240,21 @@ class Compiler:
                 reading.append("inlined = at")
                 returned = "at, inlined"
                 continue
-            is_pair = name not in self._classes
+            is_pair = name not in self._names.classes
             source = f"value[{number}]" if is_pair else f"value.{field['name']}"
             variable = f"f_{field['name']}"
             writing += self._write(field["type"], source)
             reading += self._read(field["type"], variable)
-            if field["type"] == "string" and field["name"] in self._texts:
+            if field["type"] == "string" and field["name"] in self._names.texts:
                 members = f"as_{field['name']}"
-                self._scope[members] = {one.value: one for one in self._texts[field["name"]]}
+                self._scope[members] = {one.value: one for one in self._names.texts[field["name"]]}
                 reading.append(f"{variable} = {members}[{variable}]")
         names = [field["name"] for field in fields if field is not _INLINED]
-        if name in self._classes:
-            self._scope[f"class_{name}"] = self._classes[name]
+        if name in self._names.classes:
+            self._scope[f"class_{name}"] = self._names.classes[name]
             given = [f"{n}=f_{n}" for n in names]
-            if name in self._derived:
-                target, self._scope[f"derive_{name}"] = self._derived[name]
+            if name in self._names.derived:
+                target, self._scope[f"derive_{name}"] = self._names.derived[name]
                 given.append(f"{target}=derive_{name}(data[inlined:])")
             made = f"class_{name}({', '.join(given)})"
         else:
@@ -268,7 +267,7 @@ class Compiler:
         fields = []
         for field in schema["fields"]:
             kind = field["type"]
-            if isinstance(kind, dict) and kind.get("name") in self._inlined:
+            if isinstance(kind, dict) and kind.get("name") in self._names.inlined:
                 fields += [_INLINED, *self._fields(kind)]
             else:
                 fields.append(field)
@@ -295,7 +294,7 @@ class Compiler:
         if kind["type"] == "array":
             items = self._resolved(kind["items"])
             name = items.get("name", "") if isinstance(items, dict) else ""
-            every = f"sorted({source})" if name in self._sorted_pairs else source
+            every = f"sorted({source})" if name in self._names.sorted_pairs else source
             return [
                 f"if {source}:",
                 f" size = len({source})",
@@ -333,7 +332,7 @@ class Compiler:
         if isinstance(kind, list):
             return self._read_union(kind, variable)
         if kind["type"] == "enum":
-            members = tuple(self._classes[kind["name"]](symbol) for symbol in kind["symbols"])
+            members = tuple(self._names.classes[kind["name"]](symbol) for symbol in kind["symbols"])
             self._scope[f"members_{kind['name']}"] = members
             return [
                 *_with(_READING["long"], "number"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commitlog.codecs import avro_values as values
 from commitlog.codecs import lanes
-from commitlog.codecs.avro_compiled import Compiler, Decode, Encode
+from commitlog.codecs.avro_compiled import Compiler, Decode, Encode, SchemaNames
 from commitlog.codecs.avro_native import Plan, Planner
 from commitlog.model.records import Code
 
@@ -37,36 +38,36 @@ class CompiledSchema:
         """Take the JSON of a schema, and what its records begin with."""
         self.prefix = prefix
         tail = schema["fields"][-1]["type"]
-        classes, derived = values.CLASSES, {"Transaction": ("payload_hash", sha256)}
+        classes = values.CLASSES
         self._schema, self._tail = schema, tail
-        self._whole: dict[str, Any] = {
-            "classes": classes,
-            "inlined": frozenset({tail["name"]}),
-            "texts": {"code": Code},
-            "derived": derived,
-            "sorted_pairs": values.SORTED_PAIRS,
-        }
+        self._whole = SchemaNames(
+            classes,
+            inlined=frozenset({tail["name"]}),
+            texts={"code": Code},
+            derived={"Transaction": ("payload_hash", sha256)},
+            sorted_pairs=values.SORTED_PAIRS,
+        )
         own = {**classes, tail["name"]: classes[schema["name"]]}
-        self._alone = {**self._whole, "classes": own, "inlined": frozenset(), "derived": {}}
+        self._alone = replace(self._whole, classes=own, inlined=frozenset(), derived={})
         # What machine code leaves to Python is either no record of this schema or rare.
         self._native: Codec | None = None
         self._native_tail: Codec | None = None
         if native_codec is not None:
-            self._native = native_codec(Planner(**self._whole).plan(schema), prefix)
-            self._native_tail = native_codec(Planner(**self._alone).plan(tail), b"")
+            self._native = native_codec(Planner(self._whole).plan(schema), prefix)
+            self._native_tail = native_codec(Planner(self._alone).plan(tail), b"")
 
     # Made when they are needed first: with machine code a writer's start does without them.
     @cached_property
     def _python(self) -> tuple[Encode, Decode]:
-        return Compiler(**self._whole).compile(self._schema)
+        return Compiler(self._whole).compile(self._schema)
 
     @cached_property
     def _python_tail(self) -> Encode:
-        return Compiler(**self._alone).compile(self._tail)[0]
+        return Compiler(self._alone).compile(self._tail)[0]
 
     def shape(self, fields: Sequence[str]) -> tuple[Plan, bytes, tuple[int, ...]]:
         """Return the schema's plan, what its records begin with, and the numbers of some fields."""
-        plan = Planner(**self._whole).plan(self._schema)
+        plan = Planner(self._whole).plan(self._schema)
         return plan, self.prefix, tuple(map(plan[2].index, fields))
 
     def encode(self, value: Any) -> bytes:

@@ -10,10 +10,11 @@ fields that no record carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from enum import StrEnum
 from typing import Any
+
+from commitlog.codecs.avro_compiled import SchemaNames
 
 Plan = tuple[Any, ...]
 
@@ -21,23 +22,11 @@ _SCALARS = ("long", "bytes", "boolean")
 
 
 class Planner:
-    """Makes the plan of one schema; the parameters are those of `avro_compiled.Compiler`."""
+    """Makes the plan of one schema."""
 
-    def __init__(
-        self,
-        classes: Mapping[str, type[Any]],
-        *,
-        inlined: frozenset[str],
-        texts: Mapping[str, type[StrEnum]],
-        derived: Mapping[str, tuple[str, Callable[[bytes], Any]]],
-        sorted_pairs: frozenset[str],
-    ) -> None:
-        """Take what the names in a schema stand for."""
-        self._classes = classes
-        self._inlined = inlined
-        self._texts = texts
-        self._derived = derived
-        self._sorted_pairs = sorted_pairs
+    def __init__(self, names: SchemaNames) -> None:
+        """Take what the names in it stand for."""
+        self._names = names
         self._named: dict[str, Plan] = {}
 
     def plan(self, kind: Any, field: str = "") -> Plan:
@@ -45,14 +34,14 @@ class Planner:
         if isinstance(kind, list):
             return ("union", tuple(None if each == "null" else self.plan(each) for each in kind))
         if kind == "string":
-            members = self._texts.get(field)
+            members = self._names.texts.get(field)
             return ("string", members and {one.value: one for one in members})
         if isinstance(kind, str):
             return (kind,) if kind in _SCALARS else self._named[kind.rsplit(".", 1)[-1]]
         if kind["type"] == "array":
-            items = kind["items"]
+            items, pairs = kind["items"], self._names.sorted_pairs
             name = items.get("name") if isinstance(items, dict) else items
-            is_sorted = isinstance(name, str) and name.rsplit(".", 1)[-1] in self._sorted_pairs
+            is_sorted = isinstance(name, str) and name.rsplit(".", 1)[-1] in pairs
             return ("array", (self.plan(items),), is_sorted)
         name = kind["name"]
         made = self._enum(kind) if kind["type"] == "enum" else self._record(kind)
@@ -61,7 +50,7 @@ class Planner:
 
     def _enum(self, schema: Mapping[str, Any]) -> Plan:
         symbols = schema["symbols"]
-        members = self._classes[schema["name"]]
+        members = self._names.classes[schema["name"]]
         return ("enum", tuple(map(members, symbols)), {one: n for n, one in enumerate(symbols)})
 
     def _record(self, schema: Mapping[str, Any]) -> Plan:
@@ -69,8 +58,8 @@ class Planner:
         carried, inlined = self._fields(schema)
         names = tuple(field["name"] for field in carried)
         plans = tuple(self.plan(field["type"], field["name"]) for field in carried)
-        derived, derive = self._derived.get(name, (None, None))
-        kind = self._classes.get(name)
+        derived, derive = self._names.derived.get(name, (None, None))
+        kind = self._names.classes.get(name)
         others = [f for f in fields(kind) if f.name not in (*names, derived)] if kind else []
         given = {f.name: f.default for f in others if f.default is not MISSING}
         values = tuple(given.values())
@@ -82,7 +71,7 @@ class Planner:
         begins = -1
         for field in schema["fields"]:
             kind = field["type"]
-            if isinstance(kind, dict) and kind.get("name") in self._inlined:
+            if isinstance(kind, dict) and kind.get("name") in self._names.inlined:
                 begins = len(carried)
                 carried += self._fields(kind)[0]
             else:
