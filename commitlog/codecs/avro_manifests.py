@@ -1,7 +1,8 @@
 """Iceberg's manifest lists: read in any writer's form, written in one form.
 
 Writers name a column as they like, so columns are found by their ids. What this program writes
-isn't compressed: the bytes follow from the values alone, whatever library is at hand.
+isn't compressed: the bytes follow from the values alone, whatever library is at hand. Who wants
+only the paths of files reads them of any version of a list or manifest.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import fastavro
 
 from commitlog.codecs.avro_bounds import MAGIC, check_avro
+from commitlog.codecs.avro_compiled import write_long, write_text
 from commitlog.core.iceberg.manifests import ListHeader, Record
 from commitlog.errors import UnsupportedFormat
-from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
+from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX, ICEBERG_METADATA_BYTES_MAX
 
 _COLUMNS: tuple[tuple[int, str, str, int, Any], ...] = (
     (500, "manifest_path", "string", 1, None),
@@ -87,12 +89,12 @@ def encode_list(header: ListHeader, records: Sequence[bytes]) -> bytes:
 def container(facts: Mapping[str, str], records: Sequence[bytes]) -> bytes:
     """Return an Avro file of one block."""
     body = b"".join(records)
-    meta = b"".join(_bytes(k.encode()) + _bytes(v.encode()) for k, v in facts.items())
-    head = b"".join((MAGIC, _number(len(facts)), meta, b"\0"))
+    meta = b"".join(write_text(k) + write_text(v) for k, v in facts.items())
+    head = b"".join((MAGIC, write_long(len(facts)), meta, b"\0"))
     sync = hashlib.sha256(head + body).digest()[:16]
     if not records:
         return head + sync
-    return b"".join((head, sync, _number(len(records)), _number(len(body)), body, sync))
+    return b"".join((head, sync, write_long(len(records)), write_long(len(body)), body, sync))
 
 
 def _names(fields: Sequence[Mapping[str, Any]], known: frozenset[int]) -> dict[int, str]:
@@ -187,15 +189,19 @@ def _schema_json(format_version: int) -> dict[str, Any]:
     return {"type": "record", "name": "manifest_file", "fields": fields}
 
 
-def _number(number: int) -> bytes:
-    value = number << 1 ^ number >> 63
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def manifest_paths(manifest_list: bytes) -> list[str]:
+    """Return the manifests that a manifest list names; UnsupportedFormat if it isn't one."""
+    return _paths(manifest_list, lambda record: record["manifest_path"])
 
 
-def _bytes(data: bytes) -> bytes:
-    return _number(len(data)) + data
+def data_paths(manifest: bytes) -> list[str]:
+    """Return the data and delete files that a manifest names; UnsupportedFormat if it isn't one."""
+    return _paths(manifest, lambda record: record["data_file"]["file_path"])
+
+
+def _paths(data: bytes, path_of: Callable[[Any], Any]) -> list[str]:
+    check_avro(data, ICEBERG_METADATA_BYTES_MAX)
+    try:
+        return [str(path_of(record)) for record in fastavro.reader(io.BytesIO(data))]
+    except Exception as error:  # fastavro raises whatever broken bytes lead it to
+        raise UnsupportedFormat(f"not a manifest of Iceberg: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.codecs.avro_manifests import data_paths, manifest_paths
 from consumers.partition.files import iceberg_files
 from consumers.tools.iceberg.reached import as_hashed, hashes
 from tests.iceberg_files_world import FilesWorld, below, made

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.codecs.avro_iceberg import data_paths
+from commitlog.codecs.avro_manifests import data_paths
 from commitlog.model.operations import DropNamespace, DropTable
 from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.runtime.places import MARKS, check_place

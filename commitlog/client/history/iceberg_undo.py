@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.codecs.avro_manifests import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import MAIN, is_compressed
 from commitlog.core.iceberg.metadata_draft import POSITION
 from commitlog.core.iceberg.reading import dump_json

@@ -24,7 +24,7 @@ from commitlog.adapters.storage import (
     local_path,
     store_for,
 )
-from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.codecs.avro_manifests import data_paths, manifest_paths
 from commitlog.core.decisions import Refused
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata_references import read_table

@@ -16,7 +16,7 @@ from enum import Enum
 from itertools import chain
 from urllib.parse import unquote
 
-from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.codecs.avro_manifests import data_paths, manifest_paths
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from consumers.partition.files.iceberg_files import (
