@@ -94,8 +94,8 @@ def to_transaction(
             field="read_version" if read_version is None else "uuid",
             advice="Pass both, or a lance.Transaction",
         )
-    encode = _ENCODERS.get(type(operation))
-    if encode is None:
+    known = _ENCODERS.get(type(operation))
+    if known is None:
         raise InvalidTransaction(
             f"{type(operation).__name__} is not an operation",
             field="operation",
@@ -105,7 +105,10 @@ def to_transaction(
     message = Transaction(read_version=read_version, uuid=uuid)
     if properties:
         message.transaction_properties.update(properties)
-    return BuiltTransaction(message, encode(message, operation))
+    field, encode = known
+    target = getattr(message, field)
+    target.SetInParent()
+    return BuiltTransaction(message, encode(target, operation))
 
 
 def _fragment(metadata: FragmentMetadata) -> DataFragment:
@@ -116,23 +119,25 @@ def _fragment(metadata: FragmentMetadata) -> DataFragment:
     )
     if metadata.overlays:
         fragment.overlays.extend(map(_overlay, metadata.overlays))
-    deletion_file = metadata.deletion_file
-    if deletion_file is not None:
-        is_bitmap = deletion_file.file_type == "bitmap"
-        fragment.deletion_file.CopyFrom(
-            DeletionFile(
-                file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
-                read_version=deletion_file.read_version,
-                id=deletion_file.id,
-                num_deleted_rows=deletion_file.num_deleted_rows or 0,
-                base_id=deletion_file.base_id,
-            )
-        )
+    if metadata.deletion_file is not None:
+        fragment.deletion_file.CopyFrom(to_deletion_file(metadata.deletion_file))
     for name, inline, column in _SEQUENCES:
         source = getattr(metadata, name)
         if source is not None:
             _set_sequence(fragment, json.loads(source.json()), inline, column)
     return fragment
+
+
+def to_deletion_file(source: Any) -> DeletionFile:
+    """Return pylance's description of a deletion file as a message."""
+    is_bitmap = source.file_type == "bitmap"
+    return DeletionFile(
+        file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
+        read_version=source.read_version,
+        id=source.id,
+        num_deleted_rows=source.num_deleted_rows or 0,
+        base_id=source.base_id,
+    )
 
 
 _SEQUENCES = (
@@ -223,69 +228,73 @@ def _update_map(target: Transaction.UpdateMap, source: LanceOperation.UpdateMap)
         target.update_entries.add(key=key, value=value)
 
 
-def _encode_append(message: Transaction, operation: LanceOperation.Append) -> None:
-    message.append.SetInParent()
-    message.append.fragments.extend(map(_fragment, operation.fragments))
+def _encode_append(target: Transaction.Append, operation: LanceOperation.Append) -> None:
+    target.fragments.extend(map(_fragment, operation.fragments))
 
 
-def _encode_delete(message: Transaction, operation: LanceOperation.Delete) -> None:
-    message.delete.predicate = operation.predicate
-    message.delete.deleted_fragment_ids.extend(operation.deleted_fragment_ids)
-    message.delete.updated_fragments.extend(map(_fragment, operation.updated_fragments))
+def _encode_delete(target: Transaction.Delete, operation: LanceOperation.Delete) -> None:
+    target.predicate = operation.predicate
+    target.deleted_fragment_ids.extend(operation.deleted_fragment_ids)
+    target.updated_fragments.extend(map(_fragment, operation.updated_fragments))
 
 
-def _encode_overwrite(message: Transaction, operation: LanceOperation.Overwrite) -> SchemaMetadata:
+def _encode_overwrite(
+    target: Transaction.Overwrite, operation: LanceOperation.Overwrite
+) -> SchemaMetadata:
     fields, metadata = schema_fields(operation.new_schema)
-    message.overwrite.schema.extend(fields)
-    message.overwrite.fragments.extend(map(_fragment, operation.fragments))
+    target.schema.extend(fields)
+    target.fragments.extend(map(_fragment, operation.fragments))
     for base in operation.initial_bases or ():
-        message.overwrite.initial_bases.add(
+        target.initial_bases.add(
             id=base.id, name=base.name, is_dataset_root=base.is_dataset_root, path=base.path
         )
     return metadata
 
 
-def _encode_create_index(message: Transaction, operation: LanceOperation.CreateIndex) -> None:
-    message.create_index.SetInParent()
-    message.create_index.new_indices.extend(map(_index, operation.new_indices))
-    message.create_index.removed_indices.extend(map(_index, operation.removed_indices))
+def _encode_create_index(
+    target: Transaction.CreateIndex, operation: LanceOperation.CreateIndex
+) -> None:
+    target.new_indices.extend(map(_index, operation.new_indices))
+    target.removed_indices.extend(map(_index, operation.removed_indices))
 
 
-def _encode_rewrite(message: Transaction, operation: LanceOperation.Rewrite) -> None:
-    message.rewrite.SetInParent()
+def _encode_rewrite(target: Transaction.Rewrite, operation: LanceOperation.Rewrite) -> None:
     for group in operation.groups:
-        target = message.rewrite.groups.add()
-        target.old_fragments.extend(map(_fragment, group.old_fragments))
-        target.new_fragments.extend(map(_fragment, group.new_fragments))
+        target.groups.add(
+            old_fragments=map(_fragment, group.old_fragments),
+            new_fragments=map(_fragment, group.new_fragments),
+        )
     for index in operation.rewritten_indices:
-        rewritten = message.rewrite.rewritten_indices.add(new_index_version=index.new_index_version)
+        rewritten = target.rewritten_indices.add(new_index_version=index.new_index_version)
         rewritten.old_id.uuid = UUID(index.old_id).bytes
         rewritten.new_id.uuid = UUID(index.new_id).bytes
         rewritten.new_index_details.type_url = index.new_details_type_url
         rewritten.new_index_details.value = bytes(index.new_details_value)
 
 
-def _encode_merge(message: Transaction, operation: LanceOperation.Merge) -> SchemaMetadata:
+def _encode_merge(target: Transaction.Merge, operation: LanceOperation.Merge) -> SchemaMetadata:
     fields, metadata = schema_fields(operation.schema)
-    message.merge.schema.extend(fields)
-    message.merge.fragments.extend(map(_fragment, operation.fragments))
-    message.merge.preserves_nullability = operation.preserves_nullability
+    target.schema.extend(fields)
+    target.fragments.extend(map(_fragment, operation.fragments))
+    target.preserves_nullability = operation.preserves_nullability
     return metadata
 
 
-def _encode_project(message: Transaction, operation: LanceOperation.Project) -> SchemaMetadata:
+def _encode_project(
+    target: Transaction.Project, operation: LanceOperation.Project
+) -> SchemaMetadata:
     fields, metadata = schema_fields(operation.schema)
-    message.project.schema.extend(fields)
-    message.project.preserves_nullability = operation.preserves_nullability
+    target.schema.extend(fields)
+    target.preserves_nullability = operation.preserves_nullability
     return metadata
 
 
-def _encode_restore(message: Transaction, operation: LanceOperation.Restore) -> None:
-    message.restore.version = operation.version
+def _encode_restore(target: Transaction.Restore, operation: LanceOperation.Restore) -> None:
+    target.version = operation.version
 
 
-def _encode_clone(message: Transaction, operation: LanceOperation.Clone) -> None:
-    message.clone.CopyFrom(
+def _encode_clone(target: Transaction.Clone, operation: LanceOperation.Clone) -> None:
+    target.CopyFrom(
         Transaction.Clone(
             is_shallow=operation.is_shallow,
             ref_name=operation.ref_name,
@@ -303,7 +312,7 @@ _UPDATE_MODES = {
 }
 
 
-def _encode_update(message: Transaction, operation: LanceOperation.Update) -> None:
+def _encode_update(target: Transaction.Update, operation: LanceOperation.Update) -> None:
     mode = _UPDATE_MODES.get(operation.update_mode or "")
     if mode is None:
         raise InvalidTransaction(
@@ -312,23 +321,21 @@ def _encode_update(message: Transaction, operation: LanceOperation.Update) -> No
             value=operation.update_mode,
             advice=f"Use one of {sorted(_UPDATE_MODES)}",
         )
-    update = message.update
-    update.update_mode = mode
-    update.SetInParent()
-    update.removed_fragment_ids.extend(operation.removed_fragment_ids)
-    update.updated_fragments.extend(map(_fragment, operation.updated_fragments))
-    update.new_fragments.extend(map(_fragment, operation.new_fragments))
-    update.fields_modified.extend(operation.fields_modified)
-    update.fields_for_preserving_frag_bitmap.extend(operation.fields_for_preserving_frag_bitmap)
+    target.update_mode = mode
+    target.removed_fragment_ids.extend(operation.removed_fragment_ids)
+    target.updated_fragments.extend(map(_fragment, operation.updated_fragments))
+    target.new_fragments.extend(map(_fragment, operation.new_fragments))
+    target.fields_modified.extend(operation.fields_modified)
+    target.fields_for_preserving_frag_bitmap.extend(operation.fields_for_preserving_frag_bitmap)
     for fragment_id, offsets in (operation.updated_fragment_offsets or {}).items():
         rows = from_portable(bytes(offsets))
         if rows:
-            update.updated_fragment_offset_bitmaps[fragment_id] = portable(rows)
+            target.updated_fragment_offset_bitmaps[fragment_id] = portable(rows)
 
 
-def _encode_update_config(message: Transaction, operation: LanceOperation.UpdateConfig) -> None:
-    target = message.update_config
-    target.SetInParent()
+def _encode_update_config(
+    target: Transaction.UpdateConfig, operation: LanceOperation.UpdateConfig
+) -> None:
     if operation.config_updates is not None:
         _update_map(target.config_updates, operation.config_updates)
     if operation.table_metadata_updates is not None:
@@ -340,34 +347,34 @@ def _encode_update_config(message: Transaction, operation: LanceOperation.Update
 
 
 def _encode_data_replacement(
-    message: Transaction, operation: LanceOperation.DataReplacement
+    target: Transaction.DataReplacement, operation: LanceOperation.DataReplacement
 ) -> None:
-    message.data_replacement.SetInParent()
     for group in operation.replacements:
-        message.data_replacement.replacements.add(
-            fragment_id=group.fragment_id, new_file=_data_file(group.new_file)
-        )
+        file = _data_file(group.new_file)
+        target.replacements.add(fragment_id=group.fragment_id, new_file=file)
 
 
-def _encode_data_overlay(message: Transaction, operation: LanceOperation.DataOverlay) -> None:
-    message.data_overlay.SetInParent()
+def _encode_data_overlay(
+    target: Transaction.DataOverlay, operation: LanceOperation.DataOverlay
+) -> None:
     for group in operation.groups:
-        target = message.data_overlay.groups.add(fragment_id=group.fragment_id)
-        target.overlays.extend(map(_overlay, group.overlays))
+        overlays = map(_overlay, group.overlays)
+        target.groups.add(fragment_id=group.fragment_id, overlays=overlays)
 
 
-_ENCODERS: dict[type, Callable[[Transaction, Any], SchemaMetadata | None]] = {
-    LanceOperation.Append: _encode_append,
-    LanceOperation.Delete: _encode_delete,
-    LanceOperation.Overwrite: _encode_overwrite,
-    LanceOperation.CreateIndex: _encode_create_index,
-    LanceOperation.Rewrite: _encode_rewrite,
-    LanceOperation.Merge: _encode_merge,
-    LanceOperation.Project: _encode_project,
-    LanceOperation.Restore: _encode_restore,
-    LanceOperation.Clone: _encode_clone,
-    LanceOperation.Update: _encode_update,
-    LanceOperation.UpdateConfig: _encode_update_config,
-    LanceOperation.DataReplacement: _encode_data_replacement,
-    LanceOperation.DataOverlay: _encode_data_overlay,
+_ENCODERS: dict[type, tuple[str, Callable[[Any, Any], SchemaMetadata | None]]] = {
+    LanceOperation.Append: ("append", _encode_append),
+    LanceOperation.Delete: ("delete", _encode_delete),
+    LanceOperation.Overwrite: ("overwrite", _encode_overwrite),
+    LanceOperation.CreateIndex: ("create_index", _encode_create_index),
+    LanceOperation.Rewrite: ("rewrite", _encode_rewrite),
+    LanceOperation.Merge: ("merge", _encode_merge),
+    LanceOperation.Project: ("project", _encode_project),
+    LanceOperation.Restore: ("restore", _encode_restore),
+    LanceOperation.Clone: ("clone", _encode_clone),
+    LanceOperation.Update: ("update", _encode_update),
+    LanceOperation.UpdateConfig: ("update_config", _encode_update_config),
+    LanceOperation.DataReplacement: ("data_replacement", _encode_data_replacement),
+    LanceOperation.DataOverlay: ("data_overlay", _encode_data_overlay),
 }
+"""The field of each operation in the message, and what fills it."""

@@ -73,11 +73,11 @@ def to_lance_operation(
     parts = unsayable(transaction)
     if parts:
         raise NotConstructible(parts)
-    operation = transaction.WhichOneof("operation") or ""
-    if operation in ("overwrite", "merge", "project"):
-        schema = _schema(getattr(transaction, operation).schema, schema_metadata or ())
-        return _WITH_SCHEMA[operation](transaction, schema)
-    return _DECODERS[operation](transaction)
+    which = transaction.WhichOneof("operation") or ""
+    operation = getattr(transaction, which)
+    if which in _WITH_SCHEMA:
+        return _WITH_SCHEMA[which](operation, _schema(operation.schema, schema_metadata or ()))
+    return _DECODERS[which](operation)
 
 
 def to_fragment_metadata(fragment: DataFragment) -> FragmentMetadata:
@@ -193,12 +193,7 @@ def _update_map(updates: Transaction.UpdateMap) -> LanceOperation.UpdateMap:
     )
 
 
-def _append(transaction: Transaction) -> LanceOperation.BaseOperation:
-    return LanceOperation.Append(_fragments(transaction.append.fragments))
-
-
-def _delete(transaction: Transaction) -> LanceOperation.BaseOperation:
-    operation = transaction.delete
+def _delete(operation: Transaction.Delete) -> LanceOperation.BaseOperation:
     return LanceOperation.Delete(
         _fragments(operation.updated_fragments),
         list(operation.deleted_fragment_ids),
@@ -206,8 +201,9 @@ def _delete(transaction: Transaction) -> LanceOperation.BaseOperation:
     )
 
 
-def _overwrite(transaction: Transaction, schema: LanceSchema) -> LanceOperation.BaseOperation:
-    operation = transaction.overwrite
+def _overwrite(
+    operation: Transaction.Overwrite, schema: LanceSchema
+) -> LanceOperation.BaseOperation:
     bases = [
         DatasetBasePath(
             base.path,
@@ -220,26 +216,19 @@ def _overwrite(transaction: Transaction, schema: LanceSchema) -> LanceOperation.
     return LanceOperation.Overwrite(schema, _fragments(operation.fragments), bases or None)
 
 
-def _merge(transaction: Transaction, schema: LanceSchema) -> LanceOperation.BaseOperation:
-    operation = transaction.merge
+def _merge(operation: Transaction.Merge, schema: LanceSchema) -> LanceOperation.BaseOperation:
     fragments = _fragments(operation.fragments)
     return LanceOperation.Merge(fragments, schema, operation.preserves_nullability)
 
 
-def _project(transaction: Transaction, schema: LanceSchema) -> LanceOperation.BaseOperation:
-    return LanceOperation.Project(schema, transaction.project.preserves_nullability)
-
-
-def _create_index(transaction: Transaction) -> LanceOperation.BaseOperation:
-    operation = transaction.create_index
+def _create_index(operation: Transaction.CreateIndex) -> LanceOperation.BaseOperation:
     return LanceOperation.CreateIndex(
         [_index(index) for index in operation.new_indices],
         [_index(index) for index in operation.removed_indices],
     )
 
 
-def _rewrite(transaction: Transaction) -> LanceOperation.BaseOperation:
-    operation = transaction.rewrite
+def _rewrite(operation: Transaction.Rewrite) -> LanceOperation.BaseOperation:
     groups = [
         LanceOperation.RewriteGroup(
             _fragments(source.old_fragments), _fragments(source.new_fragments)
@@ -260,41 +249,34 @@ def _rewrite(transaction: Transaction) -> LanceOperation.BaseOperation:
     return LanceOperation.Rewrite(groups, rewritten)
 
 
-def _restore(transaction: Transaction) -> LanceOperation.BaseOperation:
-    return LanceOperation.Restore(transaction.restore.version)
-
-
-def _clone(transaction: Transaction) -> LanceOperation.BaseOperation:
-    clone = transaction.clone
+def _clone(operation: Transaction.Clone) -> LanceOperation.BaseOperation:
     return LanceOperation.Clone(
-        clone.is_shallow,
-        clone.ref_name if clone.HasField("ref_name") else None,
-        clone.ref_version,
-        clone.ref_path,
-        clone.branch_name if clone.HasField("branch_name") else None,
+        operation.is_shallow,
+        operation.ref_name if operation.HasField("ref_name") else None,
+        operation.ref_version,
+        operation.ref_path,
+        operation.branch_name if operation.HasField("branch_name") else None,
     )
 
 
-def _update(transaction: Transaction) -> LanceOperation.BaseOperation:
-    update = transaction.update
-    offsets = dict(update.updated_fragment_offset_bitmaps) or {
+def _update(operation: Transaction.Update) -> LanceOperation.BaseOperation:
+    offsets = dict(operation.updated_fragment_offset_bitmaps) or {
         fragment_id: portable(BitMap(offsets.values))
-        for fragment_id, offsets in update.updated_fragment_offsets.items()
+        for fragment_id, offsets in operation.updated_fragment_offsets.items()
     }
-    is_columns = update.update_mode == Transaction.REWRITE_COLUMNS
+    is_columns = operation.update_mode == Transaction.REWRITE_COLUMNS
     return LanceOperation.Update(
-        removed_fragment_ids=list(update.removed_fragment_ids),
-        updated_fragments=_fragments(update.updated_fragments),
-        new_fragments=_fragments(update.new_fragments),
-        fields_modified=list(update.fields_modified),
-        fields_for_preserving_frag_bitmap=list(update.fields_for_preserving_frag_bitmap),
+        removed_fragment_ids=list(operation.removed_fragment_ids),
+        updated_fragments=_fragments(operation.updated_fragments),
+        new_fragments=_fragments(operation.new_fragments),
+        fields_modified=list(operation.fields_modified),
+        fields_for_preserving_frag_bitmap=list(operation.fields_for_preserving_frag_bitmap),
         update_mode="rewrite_columns" if is_columns else "rewrite_rows",
         updated_fragment_offsets=offsets or None,
     )
 
 
-def _update_config(transaction: Transaction) -> LanceOperation.BaseOperation:
-    operation = transaction.update_config
+def _update_config(operation: Transaction.UpdateConfig) -> LanceOperation.BaseOperation:
     if (
         operation.upsert_values
         or operation.delete_keys
@@ -316,36 +298,37 @@ def _update_config(transaction: Transaction) -> LanceOperation.BaseOperation:
     )
 
 
-def _data_replacement(transaction: Transaction) -> LanceOperation.BaseOperation:
+def _data_replacement(operation: Transaction.DataReplacement) -> LanceOperation.BaseOperation:
     return LanceOperation.DataReplacement(
         [
             LanceOperation.DataReplacementGroup(group.fragment_id, _data_file(group.new_file))
-            for group in transaction.data_replacement.replacements
+            for group in operation.replacements
         ]
     )
 
 
-def _data_overlay(transaction: Transaction) -> LanceOperation.BaseOperation:
+def _data_overlay(operation: Transaction.DataOverlay) -> LanceOperation.BaseOperation:
     return LanceOperation.DataOverlay(
         [
             LanceOperation.DataOverlayGroup(group.fragment_id, list(map(_overlay, group.overlays)))
-            for group in transaction.data_overlay.groups
+            for group in operation.groups
         ]
     )
 
 
-_Decoder = Callable[[Transaction], LanceOperation.BaseOperation]
-_WITH_SCHEMA: dict[str, Callable[[Transaction, LanceSchema], LanceOperation.BaseOperation]] = {
+_WITH_SCHEMA: dict[str, Callable[[Any, LanceSchema], LanceOperation.BaseOperation]] = {
     "overwrite": _overwrite,
     "merge": _merge,
-    "project": _project,
+    "project": lambda operation, schema: LanceOperation.Project(
+        schema, operation.preserves_nullability
+    ),
 }
-_DECODERS: dict[str, _Decoder] = {
-    "append": _append,
+_DECODERS: dict[str, Callable[[Any], LanceOperation.BaseOperation]] = {
+    "append": lambda operation: LanceOperation.Append(_fragments(operation.fragments)),
     "delete": _delete,
     "create_index": _create_index,
     "rewrite": _rewrite,
-    "restore": _restore,
+    "restore": lambda operation: LanceOperation.Restore(operation.version),
     "clone": _clone,
     "update": _update,
     "update_config": _update_config,

@@ -34,7 +34,6 @@ from commitlog.client.rows.rows import (
     ROW_ID,
     Prepared,
     delete_rows,
-    deletion_file,
     fragment_of,
     hashes_of,
     key_ids,
@@ -48,6 +47,7 @@ from commitlog.client.rows.rows import (
 )
 from commitlog.client.rows.rows_at import KnowsPlaces, rows_at
 from commitlog.codecs.keys import hashed, packed
+from commitlog.codecs.lance_objects import to_deletion_file
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 
@@ -359,4 +359,4 @@ def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) ->
 def _deleted(store: ObjectStore, fragment: FragmentMetadata) -> BitMap:
     if fragment.deletion_file is None:
         return BitMap()
-    return read_deletions(store, fragment.id, deletion_file(fragment.deletion_file))
+    return read_deletions(store, fragment.id, to_deletion_file(fragment.deletion_file))

@@ -144,16 +144,6 @@ def fragment_of(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFra
     return fragment
 
 
-def deletion_file(source: Any) -> DeletionFile:
-    """Return pylance's description of a deletion file as a message."""
-    is_bitmap = source.file_type == "bitmap"
-    return DeletionFile(
-        file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
-        read_version=source.read_version,
-        id=source.id,
-    )
-
-
 def read_deletions(store: ObjectStore, fragment_id: int, described: DeletionFile) -> BitMap:
     """Read which rows of a fragment its deletion file names."""
     data = store.read(deletion_file_path(fragment_id, described))
