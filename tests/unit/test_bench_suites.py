@@ -15,6 +15,7 @@ from typing import Any
 import lance
 import pytest
 
+from commitlog import CommitLog
 from commitlog.errors import InvalidRequest
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
@@ -87,7 +88,7 @@ def test_replay_measures_decisions_verification_and_a_takeover(replayed: dict[st
 def test_growth_measures_fragments_ages_and_tables(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth.CommitLog, "connect", lambda *_, **__: nullcontext(running.client))
+    monkeypatch.setattr(CommitLog, "connect", lambda *_, **__: nullcontext(running.client))
     found = growth.run(
         "",
         "",
