@@ -122,6 +122,8 @@ def test_a_failure_repeats_each_requirement_as_it_was_sent(
         {"identifier": identifier, "requirement": sent, "actual": {"current-schema-id": 0}},
     ]
     assert f"{space}.b" in reply.error["message"]
+    # Iceberg's Java library and pyiceberg print nothing but this.
+    assert "branch or tag main is missing, expected 5, and 1 more" in reply.error["message"]
     assert f"{space}.a" not in reply.error["message"]
     assert "x" not in load(server, space)["metadata"]["properties"]
 

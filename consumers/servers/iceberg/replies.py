@@ -217,6 +217,11 @@ def failure_of_transaction_refusal(
             # What makes room for a deletion isn't in the request.
             asked = [o for o in operations[changes:at] if not isinstance(o, LanceCommit)]
             said = f"lance-operations[{len(asked)}]: {said}"
+    if failure.failed:
+        # Clients show their users the message alone.
+        others = len(failure.failed) - 1
+        rest = f", and {others} more" if others else ""
+        said = f"{said}: {_requirement_problem(failure.failed[0])}{rest}"
     return Failure(failure.status, kind, said, failed=failure.failed)
 
 
@@ -225,7 +230,7 @@ def failure_of_table_refusal(refused: RefusedChanges) -> Failure:
     failure = failure_of_refusal(refused)
     if not refused.failed:
         return failure
-    said = _requirement_message(refused.failed[0])
+    said = f"Requirement failed: {_requirement_problem(refused.failed[0])}"
     if refused.problem:
         said += f"; it could not be rebased: {refused.problem}"
     return Failure(failure.status, failure.kind, said, failed=refused.failed)
@@ -240,7 +245,7 @@ _CHANGED = {
 }
 
 
-def _requirement_message(failed: UnmetRequirement) -> str:
+def _requirement_problem(failed: UnmetRequirement) -> str:
     sent, (actual,) = failed.requirement, failed.actual.values()
     kind = str(sent["type"]).lower()
     if kind == "assert-create":
@@ -257,7 +262,7 @@ def _requirement_message(failed: UnmetRequirement) -> str:
     else:
         wanted = sent["snapshot-id"]
         problem = f"branch or tag {sent['ref']} has changed: expected id {wanted} != {actual}"
-    return f"Requirement failed: {problem}"
+    return problem
 
 
 def json_reply(value: Mapping[str, Any]) -> Response:
