@@ -22,6 +22,8 @@ from commitlog.adapters.row_values import is_blob
 from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.spark.pyspark_api import arrow_schema_of
 
+BATCH_BYTES = 64 * 1024**2
+"""What a batch has at most, but for one row: the JVM would have no room for thousands of images."""
 SPARKS_DIGITS = 38
 """A decimal of Spark has no more."""
 SQL_TABLE = "For a table of SQL's CREATE TABLE, run CREATE OR REPLACE TABLE first"
@@ -95,18 +97,27 @@ def conformed(
             rows += batch.num_rows
 
 
-def gathered(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.Table]:
-    """Yield batches together, so many rows at a time, for work that costs the same for any."""
+def put_together(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield neighbours as one batch, up to so many rows and `BATCH_BYTES`.
+
+    Lance gives one for each fragment, and each has its price, however small: the JVM takes 0.1 ms,
+    and a join hashes its other side again.
+    """
     kept: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
+        if kept and (rows + batch.num_rows > rows_max or size + batch.nbytes > BATCH_BYTES):
+            yield _joined(kept)
+            kept, rows, size = [], 0, 0
         kept.append(batch)
-        rows += batch.num_rows
-        if rows >= rows_min:
-            yield pa.Table.from_batches(kept).combine_chunks()
-            kept, rows = [], 0
+        rows, size = rows + batch.num_rows, size + batch.nbytes
     if kept:
-        yield pa.Table.from_batches(kept).combine_chunks()
+        yield _joined(kept)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch; a large one that is alone isn't copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidRequest
-from commitlog.spark.arrow import SQL_TABLE, check_given, spark_schema, to_spark
+from commitlog.spark.arrow import SQL_TABLE, check_given, put_together, spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     VersionChanges,
@@ -41,7 +41,6 @@ from commitlog.spark.pyspark_api import (
     check_limits,
 )
 from commitlog.spark.renames import Rename, first_rename
-from commitlog.spark.source import put_together
 from commitlog.spark.versions import TableVersions, standing
 
 Offset = dict[str, Any]

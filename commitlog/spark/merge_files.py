@@ -33,7 +33,7 @@ from commitlog.client.rows.rows import delete_rows
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction
-from commitlog.spark.arrow import gathered, readable, readable_type
+from commitlog.spark.arrow import put_together, readable, readable_type
 from commitlog.spark.files import (
     Target,
     WrittenFiles,
@@ -50,8 +50,8 @@ KEY = "__key"
 _PLACE = "__place"
 DUPLICATES_MAX = 3
 JOINED_ROWS = 65_536
-"""How many rows of the table are joined at a time, at least, and as many as the source has: each
-join hashes the whole source again, and Lance gives a batch for each fragment."""
+"""So many rows of the table are joined at a time, or as many as the source has: each join hashes
+the whole source again."""
 KEYS_MAX = 500_000
 """A merge that inserts more keys names none, and conflicts with whatever else inserts."""
 
@@ -294,8 +294,9 @@ def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table
     on, keys = keys.column_names, keys.append_column(_PLACE, place)
     empty = pa.schema([(_PLACE, pa.int64()), (ADDRESS, pa.int64()), (ROW_ID, pa.int64())])
     pieces = [empty.empty_table()]
-    for there in gathered(scan_keys(task, fragments), max(JOINED_ROWS, rows.num_rows)):
-        pieces.append(there.join(keys, on, join_type="inner").select(empty.names))
+    for there in put_together(scan_keys(task, fragments), max(JOINED_ROWS, rows.num_rows)):
+        found = pa.Table.from_batches([there]).join(keys, on, join_type="inner")
+        pieces.append(found.select(empty.names))
     # Rows whose key was found, by address; then the others, in their order.
     found = pa.concat_tables(pieces).sort_by(ADDRESS)
     others = place.filter(pc.invert(pc.is_in(place, value_set=found[_PLACE].combine_chunks())))

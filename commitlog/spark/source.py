@@ -23,7 +23,7 @@ from commitlog.client.rows.excerpts import Excerpt, taken_apart
 from commitlog.client.rows.lost_files import while_files_stay
 from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidRequest, shown_text
-from commitlog.spark.arrow import spark_schema, to_spark
+from commitlog.spark.arrow import BATCH_BYTES, put_together, spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.plain_errors import plain_errors
 from commitlog.spark.pyspark_api import arrow_schema_of
@@ -34,8 +34,6 @@ PARTITION_BYTES = 128 * 1024**2
 OPEN_BYTES = PARTITION_BYTES // 256
 """What opening a fragment is counted as, so that a task has 256 at most: of thousands with a row
 each, one task read all, while the others had nothing to do."""
-BATCH_BYTES = 64 * 1024**2
-"""What a batch has at most, but for one row: the JVM would have no room for thousands of images."""
 TOO_MUCH_TEXT = "Offset overflow"
 """What Lance says of 2 GiB in one batch's column, before it looks at the limit of bytes."""
 
@@ -132,28 +130,6 @@ class TableReader(DataSourceReader):
         ).to_batches()
         fit = (to_spark(batch, schema) for batch in fitting(batches, self.batch_rows))
         yield from put_together(fit, self.batch_rows)
-
-
-def put_together(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield neighbours as one batch where they aren't more than a batch has.
-
-    Lance gives one for each fragment, and the JVM takes 0.1 ms for each, however small.
-    """
-    kept: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if kept and (rows + batch.num_rows > batch_rows or size + batch.nbytes > BATCH_BYTES):
-            yield _joined(kept)
-            kept, rows, size = [], 0, 0
-        kept.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-    if kept:
-        yield _joined(kept)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return one batch; a large one that is alone isn't copied."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def batch_bytes(dataset: lance.LanceDataset) -> int | None:

@@ -18,7 +18,7 @@ from commitlog.client.rows.excerpts import Excerpt
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark import merge_files
-from commitlog.spark.arrow import gathered
+from commitlog.spark.arrow import put_together
 from commitlog.spark.files import target_of
 from commitlog.spark.merge import COUNTED, NothingToDo, update_of
 from commitlog.spark.merge_files import (
@@ -203,9 +203,9 @@ def test_a_task_sends_no_more_keys_than_a_merge_names(
     assert sorted(contents(world)) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("at_least", "joins"), [(1, 4), (3, 2), (100, 1)])
+@pytest.mark.parametrize(("at_most", "joins"), [(1, 4), (3, 2), (100, 1)])
 def test_rows_of_many_fragments_are_joined_together(
-    world: Service, monkeypatch: pytest.MonkeyPatch, at_least: int, joins: int
+    world: Service, monkeypatch: pytest.MonkeyPatch, at_most: int, joins: int
 ) -> None:
     world.client.create_table(TABLE, SCHEMA, primary_key="id")
     world.client.append(TABLE, rows(1, 2))
@@ -213,13 +213,13 @@ def test_rows_of_many_fragments_are_joined_together(
         world.client.append(TABLE, rows(key))
     joined: list[int] = []
 
-    def watched(*given: Any) -> Iterator[pa.Table]:
-        for table in gathered(*given):
-            joined.append(table.num_rows)
-            yield table
+    def watched(*given: Any) -> Iterator[pa.RecordBatch]:
+        for batch in put_together(*given):
+            joined.append(batch.num_rows)
+            yield batch
 
-    monkeypatch.setattr(merge_files, "gathered", watched)
-    monkeypatch.setattr(merge_files, "JOINED_ROWS", at_least)
+    monkeypatch.setattr(merge_files, "put_together", watched)
+    monkeypatch.setattr(merge_files, "JOINED_ROWS", at_most)
     commit(world, parts_of(world, source((4, "x"))))
     assert (len(joined), sum(joined)) == (joins, 5)
     joined.clear()

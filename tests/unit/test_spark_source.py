@@ -255,7 +255,8 @@ def test_rows_are_counted_without_their_columns(world: Service) -> None:
 
 def test_batches_of_large_rows_have_few(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch had 16,384 images, whatever their size."""
-    monkeypatch.setattr("commitlog.spark.source.BATCH_BYTES", 1024**2)
+    for module in ("arrow", "source"):
+        monkeypatch.setattr(f"commitlog.spark.{module}.BATCH_BYTES", 1024**2)
     world.client.create_table(TABLE, SCHEMA)
     world.client.append(TABLE, rows(*range(64), name="x" * 100_000))
     reader = TableReader(
@@ -294,7 +295,7 @@ def test_rows_of_small_fragments_share_batches_of_the_usual_size(
 
     assert sizes(of_table()) == sizes(of_changes()) == [6]
     assert sizes(of_table(batchRows="4")) == [4, 2]
-    monkeypatch.setattr("commitlog.spark.source.BATCH_BYTES", 2_500)
+    monkeypatch.setattr("commitlog.spark.arrow.BATCH_BYTES", 2_500)
     assert sizes(of_table()) == sizes(of_changes()) == [2, 2, 2]
 
 
