@@ -31,9 +31,9 @@ def make_small() -> None:
 
 def measure_little() -> None:
     """Have the rates at the demo's end be those of a moment."""
-    from consumers.tools.demo import rates
+    from consumers.tools.demo import report
 
-    rates.WRITERS, rates.SECONDS = 2, 0.2
+    report.WRITERS, report.SECONDS = 2, 0.2
 
 
 if any(word.startswith("consumers.tools.demo.") for word in sys.orig_argv):

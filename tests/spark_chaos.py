@@ -33,7 +33,7 @@ import lance
 import pyarrow as pa
 
 from commitlog import CommitLog
-from consumers.tools.demo.guard import end_with_parent
+from consumers.tools.demo.children import end_with_parent
 
 TABLE = "chaos$rows"
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])

@@ -20,8 +20,7 @@ from commitlog.java import Java
 from consumers.broker import ports
 from consumers.broker.child import BrokerProcess, environment
 from consumers.broker.configuration import HOST, JVM_FLAGS
-from consumers.broker.diagnosis import failure, port_in_use
-from consumers.broker.errors import BrokerError, PortInUse
+from consumers.broker.errors import BrokerError, PortInUse, failure, port_in_use
 from consumers.broker.home import Home, check_path, full_disk_named, new_id
 from consumers.broker.jars import ensure_jars
 from consumers.broker.java import find_java

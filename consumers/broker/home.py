@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.broker.configuration import log_configuration, parse_properties, server_properties
-from consumers.broker.diagnosis import NO_ROOM, disk_full
-from consumers.broker.errors import BrokerRunning, RootUnsuitable
+from consumers.broker.errors import NO_ROOM, BrokerRunning, RootUnsuitable, disk_full
 from consumers.runtime import locks
 
 META = "meta.properties"

@@ -389,7 +389,7 @@ def bench_report(
     into.write_text(suite("report").page(found), encoding="utf-8")
     print(into)
     if readme is not None:
-        made = suite("readme").with_table(readme.read_text(encoding="utf-8"), found)
+        made = suite("report").with_table(readme.read_text(encoding="utf-8"), found)
         readme.write_text(made, encoding="utf-8")
         print(readme)
     if plots is not None:

@@ -336,8 +336,8 @@ def archive(
     by
         Who removes rows, for that record (the current user).
     """
-    from consumers.tools.archive.lock import alone
     from consumers.tools.archive.log import FOLDER
+    from consumers.tools.archive.proof import alone
     from consumers.tools.archive.writer import archive as copy
     from consumers.tools.archive.writer import give_up as tombstone
     from consumers.tools.verify.witnesses import check_root

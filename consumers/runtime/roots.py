@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import shlex
 import socket
@@ -158,3 +159,13 @@ def _kept_port(root: Path) -> int:
         return int((root / HTTP_PORT_FILE).read_text())
     except (OSError, ValueError):
         return 0
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only programs of this machine can reach what listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -21,7 +21,7 @@ from itertools import takewhile
 
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.wire import FrameBuffer, FrameKind
-from consumers.runtime.loopback import is_loopback
+from consumers.runtime.roots import is_loopback
 
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""

@@ -25,9 +25,8 @@ from commitlog.ports import ArchivableLog
 from commitlog.protocol import transactions_topic
 from consumers.tools.archive import rows as archive_rows
 from consumers.tools.archive import writer as archive_writer
-from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER, with_archive
-from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.proof import Archive, alone
 from consumers.tools.archive.rows import decided, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup import writer

@@ -26,7 +26,6 @@ from consumers.tools.bench import (
     measure,
     merge,
     peers,
-    readme,
     replay,
     report,
     soak,
@@ -351,8 +350,8 @@ def test_the_readmes_table_is_made_of_the_report() -> None:
     rows = [committed(system, n, fairness=1.28) for n in (1, 32) for system in ("pylance", LATEST)]
     found = {"suites": {"commit": {"summary": rows}}}
     page = (Path(report.__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    made = readme.with_table(page, found)
-    assert readme.with_table(made, found) == made
+    made = report.with_table(page, found)
+    assert report.with_table(made, found) == made
     before, after = page.splitlines(), made.splitlines()
     changed = [(b, a) for b, a in zip(before, after, strict=True) if b != a]
     assert len(changed) == 4
@@ -360,7 +359,7 @@ def test_the_readmes_table_is_made_of_the_report() -> None:
     assert changed[1][1].endswith("| 1.3 |")
     for text, measured in (("no table", found), (page, {})):
         with pytest.raises(InvalidRequest, match="no table of commits"):
-            readme.with_table(text, measured)
+            report.with_table(text, measured)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from consumers.broker.configuration import (
     parse_properties,
     server_properties,
 )
-from consumers.broker.diagnosis import failure
 from consumers.broker.errors import (
     BrokerFailed,
     BrokerHasNoJava,
@@ -25,6 +24,7 @@ from consumers.broker.errors import (
     JarsUnavailable,
     PortInUse,
     TooFewFiles,
+    failure,
 )
 from consumers.broker.home import META, Home, full_disk_named, new_id
 from consumers.broker.jars import cache_root, ensure_jars

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from commitlog import CommitLog
 from consumers.tools.bench import measure
-from consumers.tools.demo import rates, report
+from consumers.tools.demo import report
 from consumers.tools.demo.children import ChildFailed, DemoService
 from consumers.tools.demo.stage import keep_open
 
@@ -68,8 +68,8 @@ def test_the_commands_that_it_prints_can_be_typed_in_a_clone(
 def test_writers_are_measured_beside_lance_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "SECONDS", 0.2)
-    monkeypatch.setattr(rates, "WRITERS", 2)
+    monkeypatch.setattr(report, "SECONDS", 0.2)
+    monkeypatch.setattr(report, "WRITERS", 2)
     monkeypatch.setattr(measure, "PRELOAD", [])
     asked = []
 
@@ -77,8 +77,8 @@ def test_writers_are_measured_beside_lance_alone(
         asked.append(how)
         return measure.Round("commitlog latest", 2, commits_per_second=1234.0)
 
-    monkeypatch.setattr(rates, "run_ours", ours)
-    found = rates.measure(cast("CommitLog", None), ADDRESS, tmp_path)
+    monkeypatch.setattr(report, "run_ours", ours)
+    found = report.measure(cast("CommitLog", None), ADDRESS, tmp_path)
     assert asked == [((ADDRESS, "commitlog"), "latest", 2, 0.2)]
     assert found[0].is_right
     assert found[0].landed + found[0].failures >= 2

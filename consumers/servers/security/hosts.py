@@ -10,7 +10,7 @@ import socket
 from functools import lru_cache
 from ipaddress import ip_address
 
-from consumers.runtime.loopback import is_loopback
+from consumers.runtime.roots import is_loopback
 
 ANY = "*"
 _NOT_PUBLIC = ("internal", "lan", "local", "localdomain", "localhost", "test", "home.arpa")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity, RawRecord
 from consumers.partition.files.folders import DiskFolder, break_seal, sealed
+from consumers.runtime.locks import exclusive
 from consumers.runtime.places import another_log
 
 FORMAT = 1
@@ -185,3 +187,19 @@ def digest_of(records: Iterable[RawRecord]) -> str:
 
 def _damaged(path: Path, what: str) -> CorruptLog:
     return CorruptLog(f"the archive's proof {path / PROOF} cannot be used: {what}")
+
+
+def alone(folder: Path) -> AbstractContextManager[None]:
+    """Keep other runs off an archive, from other machines too where its file system has locks.
+
+    Two that wrote the same proof would lose segments: one would name files that the other removed.
+    Raises Unavailable while another run changes it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return exclusive(
+        # Beside the folder: a backup copies all that is in it.
+        folder.with_name(f"{folder.name}.lock"),
+        busy=f"another `commitlog archive` or `erase` changes {folder}: wait for its end, then run"
+        " this again",
+        unlocked="let one run at a time change the archive",
+    )

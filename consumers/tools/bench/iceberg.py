@@ -22,9 +22,9 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from consumers.tools.bench.http_service import HttpService
 from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
 from consumers.tools.bench.measure import Commit, Report, Round, compared, quantiles, run_round
+from consumers.tools.bench.service import HttpService
 
 ROWS = 100
 TABLES = 100

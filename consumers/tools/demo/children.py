@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,10 +19,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from consumers.runtime.forking import die_with_parent
+
 STARTS_MAX = 6
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 15.0
 TAIL_LINES = 15
+POLL_SECONDS = 0.5
 
 Fact = dict[str, Any]
 
@@ -119,7 +124,7 @@ class DemoService(_Child):
 
     def _start(self) -> None:
         up = ["-P", "-m", "consumers.cli", "up", "--root", str(self.root), "--port", "0"]
-        told = self._run("-m", "consumers.tools.demo.guard", sys.executable, *up)
+        told = self._run("-m", "consumers.tools.demo.children", sys.executable, *up)
         line = told.readline().split()
         if line[:1] != ["ready"] or len(line) < 6:
             self.stop()
@@ -134,3 +139,31 @@ class DemoService(_Child):
             raise self._failed(f"ended {self.starts} times")
         time.sleep(RESTART_SECONDS)
         self._start()
+
+
+def end_with_parent() -> None:
+    """Be terminated when the parent is gone: by the kernel on Linux, else by looking."""
+    expected = os.getppid()
+    if sys.platform == "linux":
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != expected:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return
+    threading.Thread(target=_watch, args=(expected,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Run the command in the arguments, which then ends with this process's parent."""
+    if sys.platform == "linux":
+        end_with_parent()
+    os.execvp(sys.argv[1], sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

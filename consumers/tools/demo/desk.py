@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.errors import OutcomeUnknown, RetryableConflict, Unavailable
 from commitlog.model.records import Application, Outcome
+from consumers.tools.demo.children import end_with_parent
 from consumers.tools.demo.desks import (
     AIRPORTS,
     CORRECTION,
@@ -35,7 +36,6 @@ from consumers.tools.demo.desks import (
     read_observations,
     weather_table,
 )
-from consumers.tools.demo.guard import end_with_parent
 
 if TYPE_CHECKING:
     from commitlog import CommitLog

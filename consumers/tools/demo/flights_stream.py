@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from commitlog.spark import CommitLogDataSource, local_session
+from consumers.tools.demo.children import end_with_parent
 from consumers.tools.demo.flights import SCHEMA, TABLE, WEATHER, ZONE
-from consumers.tools.demo.guard import end_with_parent
 from consumers.tools.demo.source import SLICES_PER_BATCH, data_file
 
 FLIGHTS_COLUMNS = (

@@ -5,19 +5,23 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from commitlog.protocol import LOG_NAME_DEFAULT
+from consumers.tools.bench.commit import run_ours
 from consumers.tools.bench.measure import Round
+from consumers.tools.bench.peers import PYLANCE, installed, run_peer
 from consumers.tools.demo import check
 from consumers.tools.demo.check import REBASES_MIN, REFUSALS_MIN, Compared, OutcomeCounts
 from consumers.tools.demo.desks import AIRPORTS, WEATHER
 from consumers.tools.demo.flights import TABLE
-from consumers.tools.demo.rates import WRITERS
 
 TIMELINE_ROWS = 15
 MOMENT_ROWS = 10
@@ -210,3 +214,21 @@ def _table(title: str, *columns: str) -> Table:
 
 def _status(status: str) -> Text:
     return Text(status, "green" if status == "committed" else "yellow")
+
+
+if TYPE_CHECKING:
+    from commitlog import CommitLog
+
+WRITERS = 8
+SECONDS = 2.0
+
+
+def measure(log: CommitLog, kafka: str, folder: Path) -> list[Round]:
+    """Return how fast writers append here and now: by Lance alone, then through the log.
+
+    They are two short rounds of `commitlog bench commit`, which measures longer, and more.
+    """
+    [pylance] = installed((PYLANCE,))
+    alone = run_peer(pylance, str(folder / f"rates-{time.time_ns()}.lance"), WRITERS, SECONDS)
+    ours = run_ours(log, (kafka, LOG_NAME_DEFAULT), "latest", WRITERS, SECONDS)
+    return [replace(alone, system="Lance alone"), replace(ours, system="through the log")]

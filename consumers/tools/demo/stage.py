@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from commitlog.errors import Unavailable
 from commitlog.model.records import Application
-from consumers.tools.demo import check, flights, rates, report
+from consumers.tools.demo import check, flights, report
 from consumers.tools.demo.children import ChildFailed, DemoProcess, DemoService, Fact
 from consumers.tools.demo.desks import (
     AIRPORTS,
@@ -86,7 +86,7 @@ def run_demo(root: Path, *, stay: bool) -> int:
             is_good = not report.problems(compared, counts)
             if is_good:
                 run.finished()
-                report.rates(console, rates.measure(log, service.kafka, run.folder))
+                report.rates(console, report.measure(log, service.kafka, run.folder))
                 took = time.monotonic() - started
                 console.print(f"\n[green]All as it must be[/], after {took:.0f} s.")
             report.page(console, root, service.http, stays=stay)

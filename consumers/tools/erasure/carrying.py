@@ -21,9 +21,8 @@ from commitlog.model.operations import AlterProperties
 from commitlog.model.records import Transaction
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.partition.files.events import in_words
-from consumers.tools.archive.lock import alone
 from consumers.tools.archive.log import FOLDER
-from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.proof import Archive, alone
 from consumers.tools.archive.rows import Erased, has_rows, take_out
 from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, transactions_there

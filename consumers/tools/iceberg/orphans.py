@@ -31,8 +31,7 @@ from consumers.partition.files.iceberg_files import IcebergFiles, below, content
 from consumers.partition.obstacles import MARK
 from consumers.runtime.places import MARKS, logs_above
 from consumers.runtime.progress import SILENT, Tally
-from consumers.tools.iceberg.metadata import OURS, older_metadata
-from consumers.tools.iceberg.named import NamedFiles
+from consumers.tools.iceberg.named import OURS, NamedFiles, older_metadata
 from consumers.tools.iceberg.notes import Notes, Noticed
 from consumers.tools.iceberg.reached import Known, Reached, as_hashed
 from consumers.tools.orphans.file_ledger import Why

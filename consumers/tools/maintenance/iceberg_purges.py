@@ -34,7 +34,7 @@ from commitlog.ports import Log
 from consumers.partition.files.iceberg_files import IcebergFiles, purge
 from consumers.tools.iceberg.heads import End, IcebergHeads
 from consumers.tools.iceberg.leftovers import record_removal, standing_tables
-from consumers.tools.iceberg.metadata import listed_metadata, older_metadata
+from consumers.tools.iceberg.named import listed_metadata, older_metadata
 from consumers.tools.iceberg.orphans import IcebergOrphans
 from consumers.tools.iceberg.reached import Known
 from consumers.tools.maintenance.table_acts import Act

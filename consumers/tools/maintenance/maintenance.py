@@ -26,7 +26,6 @@ from commitlog.client.upkeep import RewriteGroups
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
 from commitlog.ports import Log
-from consumers.tools.maintenance.guard_tag import keep_guard
 from consumers.tools.maintenance.maintenance_policy import Policies
 from consumers.tools.maintenance.removals import REMOVAL_SECONDS, Removals
 from consumers.tools.maintenance.table_acts import (
@@ -34,6 +33,7 @@ from consumers.tools.maintenance.table_acts import (
     OnAct,
     TableActs,
     done,
+    keep_guard,
     rewrite_for_a_turn,
     tell_failed,
 )

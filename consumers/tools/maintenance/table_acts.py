@@ -17,10 +17,18 @@ from lance.optimize import CompactionTask, RewriteResult
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_private import fragments_of
-from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.adapters.lance_refs import (
+    GUARD_TAG,
+    Published,
+    guarded_version,
+    line_of,
+    referenced_versions,
+    versions_with_files,
+)
 from commitlog.adapters.storage import store_for
 from commitlog.client.leader.arguments import lances_words
 from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.opening import is_there
 from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
 from commitlog.core.tables.lance_tables import is_in
@@ -322,3 +330,28 @@ def tell_failed(log: CommitLog, info: TableInfo, error: Exception) -> None:
 
 def _version(outcome: Any) -> str:
     return f"version {outcome.version}"
+
+
+def keep_guard(info: TableInfo, tags: Callable[[], Any], *, is_on: bool) -> None:
+    """Have a tag name the oldest version that has a file, or take it away.
+
+    It keeps Lance's own cleanup off.
+
+    `tags` returns those of a dataset at the table's location that no other code uses. A branch gets
+    none: its tags are its table's, and a name can be only one version's.
+    """
+    if line_of(info.location)[1]:
+        return
+    guarded = guarded_version(info.location)
+    if not is_on:
+        if guarded:
+            tags().delete(GUARD_TAG)
+        return
+    if guarded and not is_in(guarded, info.deleted) and is_there(info.location, guarded):
+        return
+    found = versions_with_files(info.location)
+    oldest = next((v for v in found if not is_in(v, info.deleted)), 0)
+    if guarded and oldest:
+        tags().update(GUARD_TAG, oldest)
+    elif oldest:
+        tags().create(GUARD_TAG, oldest)
