@@ -30,9 +30,7 @@ from commitlog.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from consumers.views.by_place import ByPlace
-from consumers.views.index_format import SCHEMA_VERSION
-from consumers.views.json_values import Value, jsonable
+from consumers.views.index_rows import SCHEMA_VERSION, ByPlace, Value, jsonable
 
 Row = dict[str, Value]
 Ask = Callable[[str, Sequence[object]], list[Row]]

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.rest import iceberg_routes
+from consumers.servers.iceberg.service import IcebergSettings
 from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.server import make_app
 from tests.page_server import serving_app

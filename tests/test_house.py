@@ -109,7 +109,7 @@ ONLY_IN = {
     ),
     "jwt": ("consumers/servers/security/tokens.py",),
     "cryptography": ("consumers/servers/security/tokens.py", "consumers/runtime/certificate.py"),
-    "prometheus_client": ("consumers/servers/metrics.py", "consumers/servers/leader_metrics.py"),
+    "prometheus_client": ("consumers/servers/metrics.py",),
     "opentelemetry": ("commitlog/adapters/tracing.py", "consumers/servers/observing.py"),
     "starlette": (
         *("consumers/servers/server", "consumers/servers/namespace/", "consumers/servers/iceberg/"),

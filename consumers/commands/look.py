@@ -152,7 +152,7 @@ def sql(
     """
     from commitlog.client.history.sql import run_sql
     from consumers import history as index
-    from consumers.views.json_values import jsonable
+    from consumers.views.index_rows import jsonable
 
     config, root = where.load(), where.index_root()
     index.connect(root).close()  # an index that cannot be read is told as such

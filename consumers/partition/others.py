@@ -12,8 +12,9 @@ from functools import partial
 
 from commitlog.adapters.reading import read_to
 from commitlog.errors import Fenced, Unavailable
-from commitlog.model.records import Retained
+from commitlog.model.records import Outcome, Retained
 from commitlog.ports import Log
+from consumers.partition.files.events import versions_of
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Reply
 
@@ -74,3 +75,30 @@ def only_retained(log: Log, partition: int, first: int, end: int) -> bool:
             return False
         expected += 1
     return expected >= end
+
+
+SILENCE_SECONDS = 10.0
+
+
+def newest_in_log(
+    log: Log,
+    partition: int,
+    incarnation: str,
+    offset: int,
+) -> int:
+    """Return a table's newest version in the outcomes from `offset` to the end, 0 if there is none.
+
+    Outcomes of deposed leaders count too: waiting for a version that they named costs little.
+    Raise Unavailable if the topic stays silent for SILENCE_SECONDS before its end is read.
+    """
+    reader = log.read_outcomes(partition, offset)
+    return max(
+        (
+            version
+            for answered in read_to(reader, silence_seconds=SILENCE_SECONDS)
+            if isinstance(answered.record, Outcome)
+            for named, version in versions_of(answered.record)
+            if named == incarnation
+        ),
+        default=0,
+    )

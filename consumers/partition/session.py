@@ -45,12 +45,11 @@ from consumers.partition.files.unwritten import USUAL, Unwritten, UnwrittenMax
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
-from consumers.partition.log_versions import newest_in_log
 from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
-from consumers.partition.others import only_retained
+from consumers.partition.others import newest_in_log, only_retained
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
 

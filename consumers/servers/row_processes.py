@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 from commitlog.errors import CommitLogError, Unavailable
 from consumers.runtime.forking import CAN_FORK, START_SECONDS, Forked, Template
 from consumers.runtime.process import NICENESS, be_nice
-from consumers.servers import row_frames, row_process
-from consumers.servers.row_frames import HEAD_BYTES, frame_bytes, packed, unpacked
+from consumers.servers import row_process
+from consumers.servers.row_process import HEAD_BYTES, frame_bytes, packed, unpacked
 
 END_SECONDS = 5.0
 YIELD_SECONDS = 1.0
@@ -242,8 +242,8 @@ class _Child:
             problem = "the server ends" if self._is_over else ""
             if not problem:
                 ours.settimeout(START_SECONDS)
-                row_frames.send(ours, self._made_of)
-                problem = row_frames.receive(ours)
+                row_process.send(ours, self._made_of)
+                problem = row_process.receive(ours)
                 ours.setblocking(False)
         except (EOFError, OSError) as error:
             problem = f"it ended as it started, or took over {START_SECONDS:g} s: {error}"

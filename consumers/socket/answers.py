@@ -30,8 +30,7 @@ from consumers.partition.files.events import Event, RecordSent
 from consumers.partition.quotas import Pause
 from consumers.socket.connections import Connections, WriterConnection, check_address
 from consumers.socket.hello import check_hello, failed
-from consumers.socket.remembered import Answer, Remembered
-from consumers.socket.watches import Watches
+from consumers.socket.remembered import Answer, Remembered, Watches
 
 ATTEND_SECONDS = 0.25
 """If the loop is away from the sockets for this long, another thread serves them."""

@@ -37,8 +37,7 @@ from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.session import Session
 from consumers.runtime.steady_clock import SteadyClock
 from consumers.socket.http_servers import HttpServers
-from consumers.socket.listings import Listings
-from consumers.socket.lookups import LOOKUPS, awaited_by, head_of
+from consumers.socket.lookups import LOOKUPS, Listings, awaited_by, head_of
 from consumers.socket.row_answers import RowAnswers
 from consumers.socket.row_states import Params
 

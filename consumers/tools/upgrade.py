@@ -27,7 +27,7 @@ from consumers.partition.checkpoints.checkpoint_heads import (
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
-from consumers.views.index_format import SCHEMA_VERSION
+from consumers.views.index_rows import SCHEMA_VERSION
 
 UNKNOWN = "a program that doesn't say"
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from consumers import history
 from consumers.history import Row
-from consumers.views.json_values import Value
+from consumers.views.index_rows import Value
 from consumers.views.version_index.layout import noted_whole
 
 NAMES_MAX = 10

@@ -13,7 +13,7 @@ from commitlog.core.conflicts.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, 
 from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from consumers import history
 from consumers.history import Ask, Row
-from consumers.views.json_values import Value
+from consumers.views.index_rows import Value
 
 LOG = "the log itself"
 _BEFORE = """

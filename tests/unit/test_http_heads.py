@@ -12,7 +12,7 @@ from http.client import HTTPResponse
 
 import pytest
 
-from consumers.servers.security.hosts import is_foreign
+from consumers.servers.security.request_heads import is_foreign
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
 

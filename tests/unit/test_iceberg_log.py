@@ -20,9 +20,9 @@ from consumers.partition.files.iceberg_files import IcebergFiles
 from consumers.partition.observer import StoreObserver
 from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.access import VENDED
-from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.rest import routes
+from consumers.servers.iceberg.service import IcebergSettings
 from consumers.servers.namespace.service import Service
 from consumers.servers.security.limits import Limits
 from tests.iceberg_server import IcebergServer, Reply, serving

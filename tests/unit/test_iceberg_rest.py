@@ -24,9 +24,10 @@ from commitlog.model.limits import NAME_PARTS_MAX
 from commitlog.model.operations import CreateNamespace
 from consumers.servers import name_pages
 from consumers.servers.iceberg import rest
-from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.request_context import IcebergRequest
+from consumers.servers.iceberg.service import IcebergSettings
 from consumers.servers.vending.vendor import Subject
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World

@@ -10,8 +10,8 @@ import pytest
 
 from commitlog.client.commits.iceberg_text import checked_change
 from commitlog.model.operations import IcebergChange
-from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.service import IcebergSettings
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
 from tests.unit.test_iceberg_views import version

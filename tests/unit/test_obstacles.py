@@ -18,8 +18,8 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore, sha256_of, store_for
 from commitlog.core.iceberg.naming import derived_uuid
 from consumers.partition.obstacles import MARK, Obstacle, put
-from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.service import IcebergSettings
 from tests.iceberg_files_world import find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World

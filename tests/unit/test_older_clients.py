@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumers.servers.namespace import older_clients
+from consumers.servers.namespace import landings
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_landings import Connection
 from tests.unit.test_namespace_versions import decided, path, stage
@@ -43,7 +43,7 @@ def test_it_is_known_by_its_host_on_a_connection_that_it_has_just_opened(
     with closing(Connection(world, table)) as one, closing(Connection(world, table)) as another:
         one.read_table(**IN_JAVA)
         assert another.post("create", loser)[0] == 409
-        monkeypatch.setattr(older_clients, "REMEMBERED_SECONDS", 0.0)
+        monkeypatch.setattr(landings, "REMEMBERED_SECONDS", 0.0)
         assert another.post("create", loser)[0] == 303
     assert world.open(table).count_rows() == 20
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -21,8 +21,6 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.requests import (
-    TABLES_MAX,
-    UPDATES_MAX,
     parse_change,
     parse_commit,
     parse_table_commit,
@@ -42,7 +40,10 @@ from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.access import HEADER, TableAccess, understood
 from consumers.servers.iceberg.replies import (
+    ALL,
+    REFS,
     Failure,
+    ShownFiles,
     already_exists,
     entity_tag,
     failure_of_refusal,
@@ -61,8 +62,12 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.request_context import IcebergRequest, boolean_of
-from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
-from consumers.servers.iceberg.shown import ALL, REFS, ShownFiles
+from consumers.servers.iceberg.service import (
+    CatalogView,
+    Committed,
+    IcebergSettings,
+    RefusedChanges,
+)
 from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
@@ -75,19 +80,6 @@ Tell = Callable[[Subject], Mapping[str, Any]]
 """Says in an answer how the files of a table are reached."""
 Known = Callable[[CatalogView], Mapping[TableId, Any]]
 """Returns of a catalogue its tables, or its views."""
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergSettings:
-    """What an operator may choose."""
-
-    warehouse: str
-    """Where tables without a given location go: `warehouse/namespace/table-uuid`."""
-    tables_max: int = TABLES_MAX
-    updates_max: int = UPDATES_MAX
-    timeout_seconds: float = 30
-    body_bytes_max: int = 16 * 1024 * 1024
-    """What a record of the log holds."""
 
 
 class IcebergCatalog:

@@ -7,8 +7,10 @@ outcome that isn't known is a 500 of its own type, and 503 is said only when not
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,14 +37,15 @@ from commitlog.model.digits import whole_number
 from commitlog.model.operations import LanceCommit, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
+from commitlog.newest import Newest
 from consumers.partition.files.iceberg_files import UnusableFileError
 from consumers.servers.iceberg.service import CatalogView, RefusedChanges
-from consumers.servers.iceberg.shown import ALL
 from consumers.servers.name_pages import names_in
 from consumers.servers.security.grants import Viewer
 
 logger = logging.getLogger(__name__)
 
+ALL, REFS = "all", "refs"
 _RETRY_AFTER_SECONDS = 1
 _OF_LANCE = " (a Lance table)"
 _PLACE = re.compile(r"operations\[([0-9]+)\]: ")
@@ -331,3 +334,39 @@ def paginate(
 def identifier_json(table: TableId) -> dict[str, Any]:
     """Return a table's identifier."""
     return {"namespace": list(table[:-1]), "name": table[-1]}
+
+
+# What clients are shown of a metadata file: all of it, or no snapshots but those that refs name. To
+# check each snapshot takes four times as long as to find that the file is JSON.
+
+_WHOLE_MAX = 1_000
+_REFS_MAX = 16
+"""Their answers can have megabytes: a table's log of snapshots stays in them."""
+
+
+class ShownFiles:
+    """Remembers files, which are looked through once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._whole: dict[tuple[str, int], tuple[str, str]] = {}
+        """Files that were found to be JSON: the uuids and locations of their tables."""
+        self._refs: Newest[tuple[str, int], bytes] = Newest(_REFS_MAX)
+
+    def show(self, location: str, data: bytes, snapshots: str) -> tuple[bytes, str, str]:
+        """Return what is shown, and the table's uuid and location.
+
+        Raises ValueError, LookupError or TypeError for what isn't usual metadata.
+        """
+        file = location, zlib.crc32(data)
+        shown = data if snapshots == ALL else self._refs.get(file)
+        if shown is None or file not in self._whole:
+            told = json.loads(data.decode())
+            if len(self._whole) >= _WHOLE_MAX:
+                self._whole.clear()
+            uuid, home = str(told["table-uuid"]), str(told["location"])
+            self._whole[file] = uuid.lower(), home.rstrip("/")
+        if shown is None:
+            named = {ref["snapshot-id"] for ref in told["refs"].values()}
+            told["snapshots"] = [s for s in told["snapshots"] if s["snapshot-id"] in named]
+            shown = self._refs[file] = dump_json(told).encode()
+        return shown, *self._whole[file]

@@ -21,11 +21,12 @@ from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTI
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg import namespaces, views
 from consumers.servers.iceberg.access import TableAccess, staged_uuid
-from consumers.servers.iceberg.catalog import IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.reach import Handler, IcebergReach
 from consumers.servers.iceberg.replies import Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.request_context import KEY_LIFETIME, IcebergRequest
+from consumers.servers.iceberg.service import IcebergSettings
 from consumers.servers.iceberg.time_travel import (
     PREFIX,
     PastCatalogues,

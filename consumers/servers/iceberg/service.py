@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.requests import TABLES_MAX, UPDATES_MAX
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 
@@ -52,3 +53,16 @@ class RefusedChanges:
     failed: tuple[UnmetRequirement, ...] = ()
     problem: str = ""
     """Why it could not be rebased, if that is what its requirements failed for."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSettings:
+    """What an operator may choose."""
+
+    warehouse: str
+    """Where tables without a given location go: `warehouse/namespace/table-uuid`."""
+    tables_max: int = TABLES_MAX
+    updates_max: int = UPDATES_MAX
+    timeout_seconds: float = 30
+    body_bytes_max: int = 16 * 1024 * 1024
+    """What a record of the log holds."""

@@ -17,11 +17,10 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
-from consumers.servers.namespace.answer_files import rows_answer
+from consumers.servers.namespace.answer_files import preview, rows_answer
 from consumers.servers.namespace.branch_rows import opened_for, read_from
 from consumers.servers.namespace.call import ARROW_FILE, Call, one_of
 from consumers.servers.namespace.full_text import full_text, put_right
-from consumers.servers.namespace.preview import preview
 from consumers.servers.namespace.service import Service
 
 LIMIT_MAX = 2**31 - 1

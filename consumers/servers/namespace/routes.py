@@ -25,9 +25,9 @@ from starlette.routing import Route
 from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.landings import PEER
 from consumers.servers.namespace.leaving import while_awaited
 from consumers.servers.namespace.not_served import is_of_job, not_served
-from consumers.servers.namespace.older_clients import PEER
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.remote import (
     DATABASE,

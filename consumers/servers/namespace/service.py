@@ -40,8 +40,7 @@ from commitlog.newest import Newest
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.landings import Landed, Landings
-from consumers.servers.namespace.older_clients import OlderClients
+from consumers.servers.namespace.landings import Landed, Landings, OlderClients
 from consumers.servers.namespace.reach import Reach
 from consumers.servers.namespace.settings import Settings
 from consumers.servers.namespace.turns import KeyedLocks, VersionTaken

@@ -40,8 +40,8 @@ from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.service import Service, need_version
 from consumers.servers.namespace.transactions import noted_ended, noting_ended, visible
-from consumers.servers.namespace.vended import vended_options
 from consumers.servers.security.grants import Access
+from consumers.servers.vending.sessions import session_options
 from consumers.servers.vending.vendor import Subject
 
 _UUID_AT_END = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.lance/*$")
@@ -264,3 +264,24 @@ def rename_table(service: Service, call: Call) -> dict[str, Any]:
     call.need(Access.ADMIN, new_table)
     outcome, _ = service.change(call, RenameTable(table, new_table))
     return {"transaction_id": outcome.transaction_id}
+
+
+def vended_options(
+    service: Service, call: Call, subject: Subject, *, vends: bool | None
+) -> dict[str, str]:
+    """Return a table's storage options: with keys of a session unless the client wants none.
+
+    Keys that the operator wrote down open what the store lets them open, so they are for who asks
+    for them (`vends`) and may write everything.
+    """
+    found = service.storage_options(subject.location)
+    if vends is False:
+        return found
+    vendor, principal = service.vendor, call.principal
+    access = vendor.access(principal, subject)
+    session = access and vendor.session(principal, subject, min(access, service.most))
+    if session:
+        return session_options(session, vendor.address(subject), found)
+    if vends and service.security.may(principal, Access.WRITE, ()):
+        return found | service.settings.credentials.at(bound(subject.location))
+    return found

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from consumers.servers.namespace.log_transactions import LogTransactionRequest
-from consumers.servers.namespace.properties import PropertiesRequest
-from consumers.servers.namespace.undoing import RestoreRequest, UndropRequest
+from consumers.servers.namespace.one_record import PropertiesRequest, RestoreRequest, UndropRequest
 
 _JSON = "application/json"
 _TEXTS = {"type": "array", "items": {"type": "string"}}

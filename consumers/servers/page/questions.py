@@ -13,8 +13,7 @@ from typing import Any
 
 from commitlog.errors import NoSuchTable
 from consumers.history import Ask, Row
-from consumers.servers.page import settings
-from consumers.views.by_place import ByPlace
+from consumers.views.index_rows import ByPlace
 
 EVENTS_MAX = 8192
 TABLES_MAX = 1000
@@ -155,8 +154,8 @@ def table(ask: Ask, name: str) -> Row:
         "name": name,
         "lives": lives,
         "counts": {str(row["status"]): row["count"] for row in counts},
-        "properties": settings.own(ask, lives[0]) if lives else [],
-        "inherited": settings.inherited(ask, name),
+        "properties": _own_settings(ask, lives[0]) if lives else [],
+        "inherited": _inherited_settings(ask, name),
     }
 
 
@@ -357,3 +356,40 @@ def _unknown(ask: Ask, name: str) -> NoSuchTable:
     near = near_names(ask, name)
     hint = f"Did you mean {', '.join(near)}?" if near else ""
     return NoSuchTable(f"the version index has no table {name!r}.", hint=hint)
+
+
+_UPKEEP = "commitlog.maintain."
+_LAST_SET = "arg_max(value, sequence * 1048576 + ordinal) AS value"
+
+
+def _own_settings(ask: Ask, life: Row) -> list[Row]:
+    """Return the properties of a life of a table, whatever it was called when it got them."""
+    former = life["former_names"]
+    names = [life["table_name"], *(former if isinstance(former, list) else ())]
+    marks = ", ".join("?" * len(names))
+    # Another table may have had one of the names since.
+    return ask(
+        f"SELECT key, {_LAST_SET} FROM properties JOIN"
+        " (SELECT partition, sequence, ordinal FROM operations"
+        f"  WHERE table_name IN ({marks}) AND incarnation = ?) USING (partition, sequence, ordinal)"
+        f" WHERE table_name IN ({marks}) AND is_table GROUP BY key"
+        " HAVING value IS NOT NULL ORDER BY key LIMIT ?",
+        [*names, life["incarnation"], *names, LIST_MAX],
+    )
+
+
+def _inherited_settings(ask: Ask, name: str) -> list[Row]:
+    """Return what a table's namespaces say of its upkeep; the innermost comes last and wins.
+
+    The root of all namespaces has an empty name.
+    """
+    parts = name.split("$")
+    names = ["$".join(parts[:depth]) for depth in range(len(parts))]
+    marks = ", ".join("?" * len(names))
+    return ask(
+        f"SELECT table_name AS namespace, key, {_LAST_SET} FROM properties"
+        f" WHERE table_name IN ({marks}) AND NOT is_table AND starts_with(key, ?)"
+        " GROUP BY table_name, key HAVING value IS NOT NULL"
+        " ORDER BY length(table_name), key LIMIT ?",
+        [*names, _UPKEEP, LIST_MAX],
+    )

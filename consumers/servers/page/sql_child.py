@@ -19,7 +19,7 @@ import duckdb
 from commitlog.client.history.index_file import SETTINGS, attach, quoted
 from commitlog.client.history.sql import nodes_of, why_refused
 from consumers.servers.page import sandbox
-from consumers.views.json_values import jsonable
+from consumers.views.index_rows import jsonable
 
 MEMORY_LIMIT = "512MB"
 THREADS = 1

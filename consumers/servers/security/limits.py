@@ -26,9 +26,8 @@ from consumers.servers.observing import tell
 from consumers.servers.security.answers import SAFE, OverLimit, at_the_end, is_under, refuse
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
-from consumers.servers.security.hosts import is_foreign
 from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
-from consumers.servers.security.plus_signs import has_spaces
+from consumers.servers.security.request_heads import has_spaces, is_foreign
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
 UNLIMITED = ("/healthz", "/readyz", "/metrics")

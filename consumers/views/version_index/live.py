@@ -23,7 +23,7 @@ import pyarrow as pa
 from commitlog.adapters.disk import sync
 from commitlog.client.history.index_file import SETTINGS, quoted
 from commitlog.errors import Unavailable
-from consumers.views.index_format import SCHEMA_VERSION
+from consumers.views.index_rows import SCHEMA_VERSION
 from consumers.views.version_index.contents import Row
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.relation import Relation, arrow_schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from lance_namespace import InvalidInputError
 from pydantic import Field, StrictInt, StrictStr
 
 from commitlog.model.table import parse_table_id
@@ -87,3 +88,30 @@ def once(service: Service, call: Call, request: OneRecord, commit: Any) -> dict[
         return {"results": []}  # all of them are as they were
     call.committed, call.position = outcome.transaction_id, outcome.sequence
     return described(outcome)
+
+
+class PropertiesRequest(OneRecord):
+    """Properties of a Lance table or of a namespace; null removes one."""
+
+    table: TableName | None = None
+    namespace: TableName | None = None
+    """Of all tables in it; the empty list is the root, whose properties are the log's."""
+    values: Annotated[dict[StrictStr, StrictStr | None], Field(min_length=1)]
+
+
+def set_properties(service: Service, call: Call) -> dict[str, Any]:
+    """Set properties of a Lance table or of a namespace."""
+    request = PropertiesRequest.model_validate(call.fields)
+    if (request.table is None) is (request.namespace is None):
+        raise InvalidInputError("give either a table or a namespace")
+    is_namespace = request.table is None
+    name = request.namespace if request.table is None else request.table
+    call.need(Access.ADMIN, parse_table_id(name) if name else ())
+    return once(
+        service,
+        call,
+        request,
+        lambda **more: service.log.set_properties(
+            name or [], request.values, is_namespace=is_namespace, **more
+        ),
+    )

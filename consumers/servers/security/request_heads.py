@@ -1,11 +1,11 @@
-"""By which names a server that asks for no credentials is reached on its own machine.
+"""What a request's head means: the host that it asks for, and `+` in its path.
 
 The name of a page may lead to this machine (DNS rebinding). Its browser then takes the server for
-the page's own site, which may read and change everything. Only the name that it sends tells.
-"""
+the page's own site, which may read and change everything. Only the name that it sends tells."""
 
 from __future__ import annotations
 
+import re
 import socket
 from functools import lru_cache
 from ipaddress import ip_address
@@ -43,3 +43,18 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_NAMED = re.compile(rb"/v1/(?:at-[^/]*/)?(?:table|namespaces?)/")
+"""Paths with names. Lance's Rust client and Iceberg's Java client write a space as `+` in them,
+and `+` as `%2B`.
+"""
+_PLUS_IS_PLUS = ("GoIceberg/", "Go-http-client/", "iceberg-rs/")
+"""How others name themselves: Go and Iceberg's Rust client leave `+` as it is."""
+
+
+def has_spaces(target: bytes, agent: str) -> bool:
+    """Return True if `+` stands for spaces in a path, by its client's `User-Agent`."""
+    if b"+" not in target or agent.startswith(_PLUS_IS_PLUS):
+        return False
+    return _NAMED.search(target) is not None

@@ -1,10 +1,16 @@
-"""Values of rows as JSON has them."""
+"""Rows of the version index, as its readers have them: by their place in the log, and as JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
+
+SCHEMA_VERSION = 10
+"""The format of the index's relations. An index of another one is rebuilt from the log."""
+
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 
@@ -31,3 +37,24 @@ def jsonable(value: object, *, is_utc: bool = True) -> Value:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
+
+
+Rows = list[dict[str, Any]]
+
+
+class ByPlace:
+    """Rows by partition and sequence, sorted out once.
+
+    A client may try a transaction of a thousand operations a thousand times: to search all rows for
+    those of each attempt would take a thousand million comparisons.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Sort rows out; those of one place stay in their order."""
+        self._rows: defaultdict[tuple[Any, Any], Rows] = defaultdict(list)
+        for row in rows:
+            self._rows[row["partition"], row["sequence"]].append(row)
+
+    def of(self, row: dict[str, Any]) -> Rows:
+        """Return the rows that have the place of another row."""
+        return self._rows.get((row["partition"], row["sequence"]), [])
