@@ -245,7 +245,7 @@ def _later(decided: Decided, shift_ms: int) -> Decided:
 
 def extend_index(root: Path, decided: Sequence[Decided], terms: Sequence[Term] = ()) -> None:
     """Take decided transactions into the index under `root`, and publish it."""
-    with VersionIndex.open(root) as index:
+    with VersionIndex(root) as index:
         index.bind({"log": "commitlog", "cluster_id": "cluster", "log_id": "log-0"})
         for start in range(0, len(decided), BATCH):
             batch = decided[start : start + BATCH]

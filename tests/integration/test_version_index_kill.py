@@ -105,7 +105,7 @@ def kill_often(folder: Path, rounds: list[str], seed: int = 1) -> tuple[int, set
         for how in rounds:
             if _run(root, log_file, how, moments.uniform(0.05, 0.7)):
                 died_at.add(how)
-            with VersionIndex.open(root) as index:  # what a restart finds
+            with VersionIndex(root) as index:  # what a restart finds
                 positions.append(index.position(0).sequence)
         _run(root, log_file, "to the end")
     finally:

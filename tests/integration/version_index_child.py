@@ -73,7 +73,7 @@ def main() -> None:
     segments_module.FANOUT = SEGMENTS_PER_MERGE
     HOW[how]()
     stop = threading.Event()
-    with VersionIndex.open(
+    with VersionIndex(
         root, hot_transactions_max=HOT_TRANSACTIONS_MAX, grace_seconds=GRACE_SECONDS
     ) as index:
         start = index.position(0).outcomes_offset

@@ -132,7 +132,7 @@ def test_attempts_are_what_the_log_says(seed: int, count: int, batch: int) -> No
     log.grow(count)
     decided = log.decided()
     with tempfile.TemporaryDirectory() as folder:
-        with VersionIndex.open(folder, hot_transactions_max=100) as index:
+        with VersionIndex(folder, hot_transactions_max=100) as index:
             for some in batches(decided, batch):
                 index.apply(some, position_after(some), recordings=no_recordings)
             index.settle()
@@ -182,7 +182,7 @@ def test_refs_and_tags_are_those_that_were_set_last(
         else:
             standing[name] = (kind, cast(int, snapshot_id))
     with tempfile.TemporaryDirectory() as folder:
-        with VersionIndex.open(folder) as index:
+        with VersionIndex(folder) as index:
             index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
             index.publish()
         with history.connect(Path(folder)) as connection:

@@ -382,7 +382,7 @@ def test_macros_answer_what_the_log_says(seed: int, count: int, batch: int, hot:
     log = PartitionLog(seed=seed)
     log.grow(count)
     with tempfile.TemporaryDirectory() as folder:
-        with VersionIndex.open(folder, hot_transactions_max=hot) as index:
+        with VersionIndex(folder, hot_transactions_max=hot) as index:
             for some in batches(log.decided(), batch):
                 index.apply(some, position_after(some), recordings=no_recordings)
             index.settle()

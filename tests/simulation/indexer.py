@@ -78,7 +78,7 @@ class Indexer:
         self._world.count("indices compared")
 
     def _open(self) -> None:
-        index = VersionIndex.open(self._folder)
+        index = VersionIndex(self._folder)
         with contextlib.ExitStack() as undo:
             undo.callback(index.close)
             index.bind(asdict(self._log.identity()) | {"log_id": self._log.genesis().log_id})

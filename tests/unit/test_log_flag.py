@@ -159,7 +159,7 @@ def test_a_root_of_another_log_is_neither_served_nor_believed(
     theirs, ours = MemoryLog(MemoryCluster()), MemoryLog(MemoryCluster())
     theirs.create(tables_root=str(tmp_path / "theirs"))
     ours.create(tables_root=str(tmp_path / "ours"))
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.bind(asdict(theirs.identity()) | {"log_id": theirs.genesis().log_id})
         index.publish()
     with pytest.raises(WrongLog, match="the version index"):

@@ -52,7 +52,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("index")
     log = PartitionLog()
     log.grow(TRANSACTIONS)
-    with VersionIndex.open(root, hot_transactions_max=400) as index:
+    with VersionIndex(root, hot_transactions_max=400) as index:
         for batch in batches(log.decided(), 300):
             index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
@@ -241,7 +241,7 @@ def test_a_tables_commits_are_transactions_however_many_operations_they_have(
         Decided(Submitted(0, 0, 0, record), made, 1),
         Decided(Submitted(0, 1, 0, replace(record, transaction_id="id-2")), refused, 2),
     ]
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided, IndexPosition(0, 2), recordings=no_recordings)
         index.publish()
     whole: Any = activity(tmp_path, seconds=10.0**10)
@@ -308,7 +308,7 @@ def test_what_cannot_be_drawn_is_told(
         assert said in capsys.readouterr().err
     with pytest.raises(NoSuchTable, match="Did you mean"):
         plots.plot("growth", root, "ns0$tt", tmp_path / "x.png")
-    with VersionIndex.open(tmp_path / "empty") as index:
+    with VersionIndex(tmp_path / "empty") as index:
         index.publish()
     with pytest.raises(plots.NothingToPlot, match="nothing was decided"):
         plots.plot("commits", tmp_path / "empty", None, tmp_path / "x.png")
@@ -373,7 +373,7 @@ def _breaks(path: Path, how: str) -> None:
 def test_a_broken_index_is_told_as_such(
     tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.publish()
     _breaks(tmp_path / "index.duckdb", how)
     with pytest.raises(history.BrokenIndex, match="restart `commitlog index`"):
@@ -409,7 +409,7 @@ def test_what_the_system_says_of_an_index_is_no_reason_to_delete_it(
 def test_an_index_of_another_format_is_told_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.publish()
     with duckdb.connect(str(tmp_path / "index.duckdb")) as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")

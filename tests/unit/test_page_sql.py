@@ -35,7 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     decided, terms = busy_log(TRANSACTIONS)
     extend_index(made, decided, terms)
     # Rows in segments are reached through the views, by paths that are named nowhere else.
-    with VersionIndex.open(made, hot_transactions_max=100) as index:
+    with VersionIndex(made, hot_transactions_max=100) as index:
         index.settle()
         index.publish()
     assert list((made / "index" / "segments").glob("*.parquet"))

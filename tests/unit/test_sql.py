@@ -50,7 +50,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("index")
     log = PartitionLog()
     log.grow(200)
-    with VersionIndex.open(root) as index:
+    with VersionIndex(root) as index:
         for batch in batches(log.decided(), 100):
             index.apply(batch, position_after(batch), recordings=no_recordings)
         index.publish()
@@ -125,7 +125,7 @@ def test_nothing_up_to_the_newest_entry_is_in_the_future(
     log = PartitionLog()
     log.grow(20)
     newest = datetime(2999, 11, 27, tzinfo=UTC)
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         [batch] = batches(log.decided(), 100)
         position = replace(position_after(batch), changed_at_ms=int(newest.timestamp()) * 1000)
         index.apply(batch, position, recordings=no_recordings)

@@ -60,7 +60,7 @@ def test_rubbish_among_the_tags_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_tag_of_iceberg_stands_in_the_log(tmp_path: Path) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(DECIDED, IndexPosition(0, len(DECIDED)), recordings=no_recordings)
         index.publish()
     assert history.table_at_tag(tmp_path, "ns$facts", "v1")["snapshot_id"] == 8

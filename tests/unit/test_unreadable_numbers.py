@@ -142,7 +142,7 @@ def test_more_rows_than_the_index_has_numbers_for(tmp_path: Path) -> None:
     assert world.ask("many", append(1, "a.lance", "b.lance", rows=2**63)).version == 2
     assert world.ask("more", append(2, "c.lance", rows=2**62)).version == 3
     decided = [Decided(submitted, outcome, 0) for submitted, outcome in world.log]
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
         assert index.position(0).sequence == len(decided)
 

@@ -102,7 +102,7 @@ DECIDED = [
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("iceberg")
-    with VersionIndex.open(root) as index:
+    with VersionIndex(root) as index:
         index.apply(DECIDED, IndexPosition(0, len(DECIDED)), recordings=no_recordings)
         index.publish()
     return root
@@ -169,7 +169,7 @@ def test_what_made_nothing_is_not_in_a_tables_history(tmp_path: Path) -> None:
         )
         for number, operation, answers in ((1, made, None), (2, again, None), (3, made, 1))
     ]
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(told, IndexPosition(0, len(told)), recordings=no_recordings)
         index.publish()
     assert [row["version"] for row in history.history(tmp_path, "ns$facts")] == [1]
@@ -235,7 +235,7 @@ def test_totals_of_a_snapshot_that_are_no_numbers_are_left_out(tmp_path: Path) -
     said = append(7, None)
     odd = replace(said, updates=said.updates.replace('"35"', '"many"').replace('"90"', '"9e400"'))
     decided = [DECIDED[0], step(2, odd, 7), step(3, append(8, 7), 8)]
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided, IndexPosition(0, len(decided)), recordings=no_recordings)
         index.publish()
     rows = history.growth(tmp_path, "ns$facts")

@@ -56,7 +56,7 @@ def ask(made: Service, question: str, *values: object) -> list[history.Row]:
 
 
 def bring_up(made: Service) -> None:
-    with VersionIndex.open(made.root) as index:
+    with VersionIndex(made.root) as index:
         follow(made.log, index, **up_to_end())
 
 

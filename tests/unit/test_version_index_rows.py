@@ -82,7 +82,7 @@ def result(operation: str, version: int = 0, **fields: object) -> OperationResul
 
 def named(relation: str, one: Decided) -> list[dict[str, object]]:
     columns = next(r for r in EVENTS if r.name == relation).columns
-    rows = getattr(rows_of(read([one])), relation)
+    rows = rows_of(read([one]))[relation]
     return [dict(zip([c.name for c in columns], row, strict=True)) for row in rows]
 
 
@@ -317,11 +317,11 @@ def test_what_is_recorded_outside_the_outcome_is_read() -> None:
     one = decided(transaction(rewrite), results=(result("Rewrite", 5, delta=recording),))
     rows = rows_of(read([one]), lambda outcome: {recording.sha256: delta})
     names = [column.name for column in FRAGMENT_CHANGES.columns]
-    gone, new = (dict(zip(names, row, strict=True)) for row in rows.fragment_changes)
+    gone, new = (dict(zip(names, row, strict=True)) for row in rows["fragment_changes"])
     assert (gone["fragment_id"], gone["removed"]) == (2, True)
     assert (new["fragment_id"], new["made_from"], new["files"]) == (9, [2], ["a", "b"])
-    assert [row[9] for row in rows.field_changes] == [0]
-    assert [row[7] for row in rows.index_changes] == ["by_id"]
+    assert [row[9] for row in rows["field_changes"]] == [0]
+    assert [row[7] for row in rows["index_changes"]] == ["by_id"]
     with pytest.raises(CorruptLog, match="missing or differs"):
         rows_of(read([one]))
 

@@ -59,7 +59,7 @@ def log_of(*streams: PartitionLog, **fields: str) -> Log:
 
 
 def build(root: Path, log: Log, *, hot: int = 20_000, grace: float = 3600) -> None:
-    with VersionIndex.open(root, hot_transactions_max=hot, grace_seconds=grace) as index:
+    with VersionIndex(root, hot_transactions_max=hot, grace_seconds=grace) as index:
         follow(log, index, **up_to_end())
 
 
@@ -101,7 +101,7 @@ def test_sealed_and_merged_rows_are_the_same_rows(
     tmp_path: Path, decided: list[Decided], built: Path
 ) -> None:
     tmp_path = tmp_path / "env=prod"  # which is no column of the segments' rows
-    with VersionIndex.open(tmp_path, hot_transactions_max=50, grace_seconds=0) as index:
+    with VersionIndex(tmp_path, hot_transactions_max=50, grace_seconds=0) as index:
         for batch in batches(decided, 75):
             index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
@@ -124,7 +124,7 @@ def test_merged_segments_go_after_their_grace_and_never_before(
     def segments() -> set[str]:
         return {path.name for path in (tmp_path / "index" / "segments").glob("*.parquet")}
 
-    with VersionIndex.open(tmp_path, hot_transactions_max=25, grace_seconds=3600) as index:
+    with VersionIndex(tmp_path, hot_transactions_max=25, grace_seconds=3600) as index:
         for batch in batches(decided, 75):
             index.apply(batch, position_after(batch), recordings=no_recordings)
             index.settle()
@@ -134,7 +134,7 @@ def test_merged_segments_go_after_their_grace_and_never_before(
         assert obsolete
         assert {Path(path).name for path in obsolete} <= segments()
     (tmp_path / "index" / "segments" / "transactions-0-leftover.parquet").write_bytes(b"x")
-    with VersionIndex.open(tmp_path, grace_seconds=0) as index:
+    with VersionIndex(tmp_path, grace_seconds=0) as index:
         assert "transactions-0-leftover.parquet" in segments()
         assert index.publish()
     assert not {Path(path).name for path in obsolete} & segments()
@@ -143,7 +143,7 @@ def test_merged_segments_go_after_their_grace_and_never_before(
 
 
 def test_what_is_not_the_next_batch_is_refused(tmp_path: Path, decided: list[Decided]) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         for wrong in (decided[:10], decided[11:20], decided[5:15]):
             with pytest.raises(CorruptLog, match="cannot lead"):
@@ -153,7 +153,7 @@ def test_what_is_not_the_next_batch_is_refused(tmp_path: Path, decided: list[Dec
 
 def test_a_failed_batch_leaves_no_rows(tmp_path: Path, decided: list[Decided]) -> None:
     term = Term(LeaderStarted(2**40, "n", "i", 0, b"", b""), 0)  # its epoch fits no column
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         with pytest.raises(Exception, match="1099511627776"):
             index.apply(
@@ -162,7 +162,7 @@ def test_a_failed_batch_leaves_no_rows(tmp_path: Path, decided: list[Decided]) -
                 terms=[term],
                 recordings=no_recordings,
             )
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         assert index.position(0).sequence == 10
         index.publish()
     assert len(history.timeline(tmp_path, limit=100)) == 10
@@ -170,11 +170,11 @@ def test_a_failed_batch_leaves_no_rows(tmp_path: Path, decided: list[Decided]) -
 
 def test_one_keeper_at_a_time(tmp_path: Path) -> None:
     with (
-        VersionIndex.open(tmp_path),
+        VersionIndex(tmp_path),
         pytest.raises(Unavailable, match="keeps the version index"),
     ):
-        VersionIndex.open(tmp_path)
-    VersionIndex.open(tmp_path).close()
+        VersionIndex(tmp_path)
+    VersionIndex(tmp_path).close()
 
 
 LOSSES: dict[str, Callable[[Path], object]] = {
@@ -242,9 +242,9 @@ def test_an_older_damaged_file_that_cannot_be_removed_is_not_in_the_way(
 
     monkeypatch.setattr(os, "rmdir", refusing)
     for damage in (b"x" * 9999, b"y" * 9999):
-        VersionIndex.open(tmp_path).close()
+        VersionIndex(tmp_path).close()
         (tmp_path / "index" / "live.duckdb").write_bytes(damage)
-        VersionIndex.open(tmp_path).close()
+        VersionIndex(tmp_path).close()
         assert (tmp_path / "index" / "damaged" / "live.duckdb").read_bytes() == damage
 
 
@@ -252,7 +252,7 @@ def test_an_older_damaged_file_that_cannot_be_removed_is_not_in_the_way(
 def test_readers_of_a_rebuilt_index_see_no_step_back(
     tmp_path: Path, decided: list[Decided]
 ) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         apply_all(index, decided[:500], 100)
         index.publish()
     with history.connect(tmp_path) as connection:  # an older program's file
@@ -260,7 +260,7 @@ def test_readers_of_a_rebuilt_index_see_no_step_back(
     shutil.rmtree(tmp_path / "index")
     with duckdb.connect(str(tmp_path / "index.duckdb")) as connection:
         connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema_version'")
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         assert index.position(0).sequence == 0
         apply_all(index, decided[:400], 100)
         assert not index.publish()
@@ -392,7 +392,7 @@ def test_a_running_index_is_read_from_another_process(tmp_path: Path) -> None:
 def test_two_connections_of_a_process_see_their_own_snapshots(
     tmp_path: Path, decided: list[Decided]
 ) -> None:
-    with VersionIndex.open(tmp_path) as index:
+    with VersionIndex(tmp_path) as index:
         index.apply(decided[:10], position_after(decided[:10]), recordings=no_recordings)
         index.publish()
         with history.connect(tmp_path) as before:
@@ -570,5 +570,5 @@ def test_a_disk_that_was_full_leaves_no_lock_that_nobody_holds(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        VersionIndex.open(tmp_path).close()  # its lock is no worse without a number
-    VersionIndex.open(tmp_path).close()
+        VersionIndex(tmp_path).close()  # its lock is no worse without a number
+    VersionIndex(tmp_path).close()

@@ -56,7 +56,7 @@ def run(
     costs, questions = [], []
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         root = Path(folder)
-        with VersionIndex.open(root) as index:
+        with VersionIndex(root) as index:
             for size in sorted(sizes):
                 started = time.perf_counter()
                 begun = log.sequence

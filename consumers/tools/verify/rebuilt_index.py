@@ -37,7 +37,7 @@ class RebuiltIndex:
         self._pending: list[Decided] = []
         self._terms: list[Term] = []
         self.rows_compared = 0
-        self._index = VersionIndex.open(root)
+        self._index = VersionIndex(root)
         try:
             if self._index.position(partition).sequence < sequence:
                 raise Unavailable(f"the index at {root} ends before outcome {sequence}")

@@ -257,7 +257,7 @@ def run_index(
         CorruptLog: the log contradicts itself or the index.
         Unavailable: another process keeps the index, or its files can't be written.
     """
-    with VersionIndex.open(root) as index:
+    with VersionIndex(root) as index:
         try:
             follow(
                 log,

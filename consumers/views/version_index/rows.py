@@ -10,8 +10,8 @@ version: it was asked, and it changed nothing.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.limits import writers_time_us
@@ -61,24 +61,8 @@ def no_recordings(outcome: Outcome) -> dict[bytes, bytes]:
     return {}
 
 
-@dataclass(slots=True)
-class RelationRows:
-    """Rows by relation, in the columns' order of `schema`."""
-
-    transactions: list[Row] = field(default_factory=list)
-    operations: list[Row] = field(default_factory=list)
-    collisions: list[Row] = field(default_factory=list)
-    expectations: list[Row] = field(default_factory=list)
-    properties: list[Row] = field(default_factory=list)
-    expiries: list[Row] = field(default_factory=list)
-    applied_rows: list[Row] = field(default_factory=list)
-    fragment_changes: list[Row] = field(default_factory=list)
-    refused_files: list[Row] = field(default_factory=list)
-    field_changes: list[Row] = field(default_factory=list)
-    index_changes: list[Row] = field(default_factory=list)
-    snapshots: list[Row] = field(default_factory=list)
-    ref_changes: list[Row] = field(default_factory=list)
-    failed_requirements: list[Row] = field(default_factory=list)
+RelationRows = defaultdict[str, list[Row]]
+"""Rows by relation, in the columns' order of `schema`."""
 
 
 def rows_of(
@@ -88,7 +72,7 @@ def rows_of(
 
     Those of a `DoneAppend` are made elsewhere; see `appends.py`.
     """
-    rows = RelationRows()
+    rows = RelationRows(list)
     counting = counting or Counting()
     counting.prepare(told)
     for decided, done in told:
@@ -96,23 +80,23 @@ def rows_of(
             counting.note(done)
             continue
         outcome = decided.outcome
-        rows.transactions.append(_transaction(decided, done))
+        rows["transactions"].append(_transaction(decided, done))
         place = place_of(decided)
         for one in done:
             if one.iceberg is not None:
-                rows.snapshots.extend(_snapshots(decided, place, one))
+                rows["snapshots"].extend(_snapshots(decided, place, one))
             if one.result is not None:
-                first = len(rows.fragment_changes)
+                first = len(rows["fragment_changes"])
                 _add_contents(rows, decided, place, one, recordings)
-                counting.count(one, rows.fragment_changes[first:])
+                counting.count(one, rows["fragment_changes"][first:])
             elif outcome.status is not Status.COMMITTED and isinstance(one.operation, LanceCommit):
-                rows.refused_files.extend(_refused_files(decided, place, one))
-            rows.operations.append(_operation(decided, place, one))
+                rows["refused_files"].extend(_refused_files(decided, place, one))
+            rows["operations"].append(_operation(decided, place, one))
         record = decided.submitted.record
         if isinstance(record, Transaction) and record.expects:
-            rows.expectations.extend(_expectations(record, place, outcome))
+            rows["expectations"].extend(_expectations(record, place, outcome))
         if outcome.conflict is not None:
-            rows.collisions.append(_collision(decided, place, done))
+            rows["collisions"].append(_collision(decided, place, done))
         for ordinal, failed in enumerate(outcome.failed_requirements):
             about = (
                 format_table_id(failed.table),
@@ -120,7 +104,7 @@ def rows_of(
                 decided.submitted.principal,
             )
             row = (*place, ordinal, *about, failed.requirement, failed.actual)
-            rows.failed_requirements.append(row)
+            rows["failed_requirements"].append(row)
     return rows
 
 
@@ -134,25 +118,25 @@ def _add_contents(
         LanceCommit | CreateTableVersion | CreateTable | RegisterTable | IcebergChange,
     ):
         contents = Contents(place, one, outcome, recordings)
-        rows.fragment_changes.extend(contents.fragments())
-        rows.field_changes.extend(contents.fields())
-        rows.index_changes.extend(contents.indices())
+        rows["fragment_changes"].extend(contents.fragments())
+        rows["field_changes"].extend(contents.fields())
+        rows["index_changes"].extend(contents.indices())
         for scope, key, value in contents.settings():
             setting = (one.is_table, scope, outcome.transaction_id, key, value)
-            rows.properties.append((*head, *setting))
+            rows["properties"].append((*head, *setting))
     if isinstance(one.operation, DeleteTableVersions):
         about = (decided.submitted.principal, outcome.transaction_id)
         for first, last in one.operation.ranges:
-            rows.expiries.append((*head, one.incarnation, first, last, *about))
+            rows["expiries"].append((*head, one.incarnation, first, last, *about))
     if isinstance(one.operation, ApplyRows):
-        rows.applied_rows.append((*head, *_applied(one.operation, outcome)))
+        rows["applied_rows"].append((*head, *_applied(one.operation, outcome)))
     for key, value in _properties(one):
         setting = (one.is_table, "properties", outcome.transaction_id, key, value)
-        rows.properties.append((*head, *setting))
+        rows["properties"].append((*head, *setting))
     if one.iceberg is not None:
         whose = (one.incarnation, outcome.transaction_id, decided.submitted.principal)
         for ref in one.iceberg.refs:
-            rows.ref_changes.append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
+            rows["ref_changes"].append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
 
 
 def _applied(operation: ApplyRows, outcome: Outcome) -> Row:

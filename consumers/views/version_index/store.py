@@ -98,14 +98,17 @@ class VersionIndex:
 
     def __init__(
         self,
-        layout: Layout,
+        root: str | os.PathLike[str],
         *,
         hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        """Open what is under the layout (see `open`)."""
+        """Open the index under `root`, restored or made again if it is missing or damaged.
+
+        Raises Unavailable if another process keeps it.
+        """
+        layout = self.layout = Layout.of(root)
         layout.prepare()
-        self.layout = layout
         with self._writable(), contextlib.ExitStack() as undo:
             self._lock = layout.take_lock()
             undo.callback(os.close, self._lock)
@@ -124,22 +127,6 @@ class VersionIndex:
         self._dirty = True
         if self.note:
             logger.info("version index under %s: %s", layout.root, self.note)
-
-    @classmethod
-    def open(
-        cls,
-        root: str | os.PathLike[str],
-        *,
-        hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
-        grace_seconds: float = GRACE_SECONDS,
-    ) -> VersionIndex:
-        """Open the index under `root`, restored or made again if it is missing or damaged.
-
-        Raises Unavailable if another process keeps it.
-        """
-        return cls(
-            Layout.of(root), hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
-        )
 
     def bind(self, identity: Mapping[str, str]) -> None:
         """Note which log this index follows; raise WrongLog if it follows another."""
@@ -199,15 +186,16 @@ class VersionIndex:
                 told, appended = read(batch), {}  # all rows of what came back are wanted here
             rows = rows_of(told, recordings, self._counting)
             if registers:
-                rows.fragment_changes = returns.changed_by_returns(
-                    told, rows.fragment_changes, self._load_images
+                changes = rows["fragment_changes"]
+                rows["fragment_changes"] = returns.changed_by_returns(
+                    told, changes, self._load_images
                 )
         changed = fold(self._heads, told)
         live = self._live
         with self._guarded(), live.transaction():
             for relation in EVENTS:
                 name = relation.name
-                live.insert(relation, getattr(rows, name), appended.get(name), schema="hot")
+                live.insert(relation, rows[name], appended.get(name), schema="hot")
             live.insert(
                 LEADERS, [leader_row(position.partition, one.leader, one.offset) for one in terms]
             )
