@@ -1,6 +1,6 @@
 """pylance's operation objects as Lance's Transaction message, and back.
 
-`to_transaction_bytes` loses nothing that the object holds: what the message has no place for
+`to_transaction` loses nothing that the object holds: what the message has no place for
 (schema metadata) is returned beside it. `to_lance_operation` refuses a message that pylance would
 build without some of its fields; those can only be taken from the bytes.
 
@@ -39,30 +39,7 @@ class BuiltTransaction(NamedTuple):
 
     message: Transaction
     schema_metadata: SchemaMetadata | None
-    """As in `EncodedTransaction`."""
-
-
-class EncodedTransaction(NamedTuple):
-    """A transaction as the log carries it."""
-
-    message: bytes
-    """A serialized `lance.table.Transaction`."""
-    schema_metadata: SchemaMetadata | None
     """Schema-level metadata of Overwrite, Merge and Project, which the message drops."""
-
-
-def to_transaction_bytes(
-    operation: Any,
-    *,
-    read_version: int | None = None,
-    uuid: str | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> EncodedTransaction:
-    """Encode what `to_transaction` makes."""
-    message, schema_metadata = to_transaction(
-        operation, read_version=read_version, uuid=uuid, properties=properties
-    )
-    return EncodedTransaction(message.SerializeToString(deterministic=True), schema_metadata)
 
 
 def to_append(operation: Any, *, read_version: int, uuid: str) -> EncodedAppend | None:

@@ -11,7 +11,6 @@ import pytest
 from pyroaring import BitMap
 
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.deletion_vectors import deletion_file_path, merge_deletions
@@ -19,6 +18,7 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, read_version, validate
+from tests.lance_messages import to_transaction_bytes
 
 
 def dataset_of(folder: Path, rows: int) -> lance.LanceDataset:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from lance.fragment import RowIdSequence, write_fragments
 
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.manifest_state import ManifestDelta, NotDirect, apply_delta
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, read_version, validate
+from tests.lance_messages import to_transaction_bytes
 
 SCHEMA = pa.schema(
     [

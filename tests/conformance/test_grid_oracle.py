@@ -27,7 +27,6 @@ from lance.fragment import DataFile, FragmentMetadata, RowIdSequence, write_frag
 
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY, build
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.conflicts.grid import LETTERS, first_conflict
 from commitlog.core.conflicts.history import History
@@ -51,6 +50,7 @@ from commitlog.core.operations.registry import (
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import comparable, is_direct
+from tests.lance_messages import to_transaction_bytes
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
 ROWS = 10

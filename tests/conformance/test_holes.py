@@ -22,10 +22,10 @@ from lance.optimize import Compaction
 
 from commitlog.client.rows.merging import MergeOptions, prepare_merge
 from commitlog.client.rows.rows import Prepared, prepare_append
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.errors import RetryableConflict
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, Outcome, Status
+from tests.lance_messages import to_transaction_bytes
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 T = "ns$t"

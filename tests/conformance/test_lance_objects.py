@@ -17,7 +17,6 @@ from lance.fragment import DataFile, RowIdSequence, write_fragments
 from lance.schema import LanceSchema
 from pyroaring import BitMap
 
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lance_operations import (
     NotConstructible,
     to_fragment_metadata,
@@ -29,6 +28,7 @@ from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, is_direct, read_version
+from tests.lance_messages import to_transaction_bytes
 from tests.operations_world import patched
 
 Operation = LanceOperation.BaseOperation

@@ -20,9 +20,9 @@ from lance.schema import LanceSchema
 from commitlog import CommitLog
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from commitlog.adapters.memory import MemoryLog
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code
+from tests.lance_messages import to_transaction_bytes
 from tests.operations_world import (
     T,
     column_file,

@@ -15,12 +15,12 @@ from lance.fragment import write_fragments
 
 from commitlog.adapters.lance_refs import lance_tags
 from commitlog.client.rows.lance_request import new_transaction_id
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import DeclareTable, LanceCommit
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import parse_table_id
 from consumers.tools.maintenance.maintenance import Maintenance
+from tests.lance_messages import to_transaction_bytes
 from tests.operations_world import T, comparable, opened, replay, six_versions
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import at_once

@@ -12,8 +12,8 @@ import lance
 import pytest
 from lance import LanceOperation
 
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.model.records import Code, Outcome, Status
+from tests.lance_messages import to_transaction_bytes
 from tests.operations_world import (
     T,
     comparable,

@@ -18,7 +18,6 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 from lance.mem_wal import CompactedSsTable as Compacted
 
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.manifest.indices import MEM_WAL_INDEX
@@ -31,6 +30,7 @@ from commitlog.lancepb.table_pb2 import (
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Status
 from consumers.servers.namespace.settings import Settings
+from tests.lance_messages import to_transaction_bytes
 from tests.namespace_world import World
 from tests.operations_world import (
     T,

@@ -12,7 +12,6 @@ import pytest
 from lance import LanceOperation
 from pyroaring import BitMap
 
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import encode_manifest, manifest_name
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.errors import TransactionRejected
@@ -20,6 +19,7 @@ from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, MemWalIndex
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import Status
+from tests.lance_messages import to_transaction_bytes
 from tests.operations_world import (
     T,
     committed,

@@ -30,12 +30,12 @@ from commitlog import (
 )
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.commits import append_records, catalogue
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.core.log.attribution import attributed
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import DropTable, LanceCommit
 from commitlog.model.records import Status, Transaction, found_standing
+from tests.lance_messages import to_transaction_bytes
 from tests.steered_leader import SCHEMA, SteeredLeader
 
 L = lance.LanceOperation

@@ -19,8 +19,8 @@ from lance.schema import LanceSchema
 from commitlog.adapters import lance_builder
 from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_builder import build, differences, start_build
-from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.lancepb.transaction_pb2 import Transaction
+from tests.lance_messages import to_transaction_bytes
 from tests.waiting import WAIT_SECONDS
 
 L = lance.LanceOperation

@@ -11,7 +11,7 @@ from commitlog.adapters.places import is_moved, recorded
 from commitlog.client.commits import catalogue
 from commitlog.client.rows.host import Host
 from commitlog.client.rows.lance_request import LanceRequest, parse_message
-from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.codecs.lance_objects import to_transaction
 from commitlog.core.tables.branch_names import branch_home, branch_location, branch_name_problem
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -114,4 +114,5 @@ def _message(request: LanceRequest) -> bytes:
     inner: Any = operation.operation if isinstance(operation, lance.Transaction) else operation
     # As in Lance, a clone's read version is the version that it copies.
     read = inner.ref_version
-    return to_transaction_bytes(operation, read_version=read, uuid=request.uuid).message
+    message, _ = to_transaction(operation, read_version=read, uuid=request.uuid)
+    return message.SerializeToString(deterministic=True)
