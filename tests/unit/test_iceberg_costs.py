@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.iceberg import layout_actions, rebase, schema_actions, snapshot_renewal, views
+from commitlog.core.iceberg import layout_actions, rebase, snapshot_renewal, views
 from commitlog.core.iceberg.domain import IcebergRefused, decide_iceberg
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import dump_json
@@ -133,7 +133,7 @@ def schemas(*numbers: int) -> list[dict[str, Any]]:
     [
         (layout_actions, "_spec_content", specs, ("remove-partition-specs", "spec-ids")),
         (layout_actions, "_order_content", orders, None),
-        (schema_actions, "schema_content", schemas, ("remove-schemas", "schema-ids")),
+        (layout_actions, "schema_content", schemas, ("remove-schemas", "schema-ids")),
     ],
 )
 def test_what_is_added_is_looked_up_and_not_compared_with_all(

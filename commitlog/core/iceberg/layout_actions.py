@@ -1,4 +1,4 @@
-"""Partition specs and sort orders: added with ids of the server's choice, set, removed."""
+"""Schemas, partition specs and sort orders: added with ids of the server's choice, set, removed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,51 @@ from commitlog.core.iceberg.by_content import frozen
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
+from commitlog.core.iceberg.schemas import check_format, read_schema, schema_content, stored_fields
 from commitlog.core.iceberg.transforms import check_partition_name, check_source, read_transform
 from commitlog.model.reasons import Phrase
+
+
+def _read_new_schema(node: Node) -> dict[str, Any]:
+    if (last := node.optional("last-column-id")) is not None:
+        last.int32()  # deprecated: the fields themselves say it
+    return read_schema(node.member("schema"))
+
+
+def _add_schema(draft: MetadataDraft, schema: dict[str, Any]) -> None:
+    table = draft.table
+    fields = stored_fields(schema)
+    check_format(fields, table.format_version)
+    known = draft.by_content("schemas", "schema-id", schema_content)
+    if (found := known.find(schema)) is not None:
+        draft.last_added_schema = found if found in draft.added_schemas else None
+        return
+    schema_id = known.following(table.current_schema_id)
+    added = {**schema, "schema-id": schema_id}
+    known.add(added)
+    draft.change(
+        schemas=table.schemas.add(added),
+        last_column_id=max(table.last_column_id, fields.highest_id),
+    )
+    draft.last_added_schema = schema_id
+    draft.added_schemas.add(schema_id)
+
+
+def _set_current_schema(draft: MetadataDraft, wanted: int) -> None:
+    schema_id = last_added(wanted, draft.last_added_schema, "schema")
+    if schema_id not in draft.table.schemas:
+        raise Invalid("iceberg_no_such_schema", schema=schema_id)
+    if schema_id != draft.table.current_schema_id:
+        draft.change(current_schema_id=schema_id)
+        draft.is_layout_changed = True
+
+
+def _remove_schemas(draft: MetadataDraft, schema_ids: list[int]) -> None:
+    if draft.table.current_schema_id in schema_ids:
+        raise Invalid("iceberg_schema_is_current", schema=draft.table.current_schema_id)
+    if schema_ids:
+        draft.remove("schemas", schema_ids)
+
 
 FIRST_PARTITION_FIELD_ID = 1000
 UNSORTED = 0
@@ -158,9 +201,7 @@ def _remove_specs(draft: MetadataDraft, spec_ids: list[int]) -> None:
         for spec in filter(None, map(specs.get, set(spec_ids))):
             for part in spec["fields"] if ids else ():
                 ids[_source(part)].pop(spec["spec-id"], None)
-        draft.change(specs=specs.remove(spec_ids))
-        if "specs" in draft.known:
-            draft.known["specs"].remove(spec_ids)
+        draft.remove("specs", spec_ids)
 
 
 def _add_order(draft: MetadataDraft, parts: Parts) -> None:
@@ -189,13 +230,18 @@ def _set_default_order(draft: MetadataDraft, wanted: int) -> None:
         draft.is_layout_changed = True
 
 
-def _read_spec_id(node: Node) -> int:
-    return node.member("spec-id").int32(low=-1)
-
-
 LAYOUT_ACTIONS = {
+    "add-schema": Action(_read_new_schema, _add_schema),
+    "set-current-schema": Action(
+        lambda node: node.member("schema-id").int32(low=-1), _set_current_schema
+    ),
+    "remove-schemas": Action(
+        lambda node: [item.int32() for item in node.member("schema-ids").items()], _remove_schemas
+    ),
     "add-spec": Action(lambda node: read_spec(node.member("spec")), _add_spec),
-    "set-default-spec": Action(_read_spec_id, _set_default_spec),
+    "set-default-spec": Action(
+        lambda node: node.member("spec-id").int32(low=-1), _set_default_spec
+    ),
     "remove-partition-specs": Action(
         lambda node: [item.int32() for item in node.member("spec-ids").items()], _remove_specs
     ),

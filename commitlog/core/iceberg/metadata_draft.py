@@ -6,7 +6,7 @@ decides what `-1` means, which snapshot-log entries are intermediate, and which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,12 @@ class MetadataDraft:
         if member not in self.known:
             self.known[member] = ByContent(key, getattr(self.table, member), content)
         return self.known[member]
+
+    def remove(self, member: str, ids: Iterable[int]) -> None:
+        """Remove values of a kind by their ids; unknown ones are ignored."""
+        self.change(**{member: getattr(self.table, member).remove(ids)})
+        if member in self.known:
+            self.known[member].remove(ids)
 
     def names_by_snapshot(self) -> dict[int, dict[str, None]]:
         """Return the names of each snapshot; a thousand updates look through them all once."""

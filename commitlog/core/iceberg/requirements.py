@@ -30,10 +30,6 @@ class _Kind(NamedTuple):
     """What the value is called in `actual`."""
 
 
-def _read_uuid(node: Node) -> str:
-    return node.member("uuid").text()
-
-
 def _read_ref(node: Node) -> tuple[str, int | None]:
     # No snapshot-id means null, as all clients read it: the ref must not exist.
     snapshot_id = node.optional("snapshot-id")
@@ -50,7 +46,9 @@ def _number(member: str, actual: Callable[[IcebergTable], int]) -> _Kind:
 
 
 _KINDS: dict[str, _Kind] = {
-    "assert-table-uuid": _Kind(_read_uuid, lambda table, _: table.uuid, "uuid"),
+    "assert-table-uuid": _Kind(
+        lambda node: node.member("uuid").text(), lambda table, _: table.uuid, "uuid"
+    ),
     "assert-ref-snapshot-id": _Kind(_read_ref, _actual_ref, "snapshot-id"),
     "assert-last-assigned-field-id": _number(
         "last-assigned-field-id", lambda table: table.last_column_id

@@ -110,10 +110,6 @@ def _checked_next_row_id(table: IcebergTable, snapshot: dict[str, Any]) -> int:
     return following
 
 
-def _read_remove(node: Node) -> list[int]:
-    return [item.integer() for item in node.member("snapshot-ids").items()]
-
-
 def _remove(draft: MetadataDraft, snapshot_ids: list[int]) -> None:
     table = draft.table
     gone = {id_ for id_ in snapshot_ids if id_ in table.snapshots}
@@ -183,7 +179,9 @@ def _remove_ref(draft: MetadataDraft, name: str) -> None:
 
 SNAPSHOT_ACTIONS = {
     "add-snapshot": Action(lambda node: read_snapshot(node.member("snapshot")), _add),
-    "remove-snapshots": Action(_read_remove, _remove),
+    "remove-snapshots": Action(
+        lambda node: [item.integer() for item in node.member("snapshot-ids").items()], _remove
+    ),
     "set-snapshot-ref": Action(_read_set_ref, _set_ref),
     "remove-snapshot-ref": Action(lambda node: node.member("ref-name").text(), _remove_ref),
 }

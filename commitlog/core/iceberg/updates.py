@@ -14,7 +14,6 @@ from commitlog.core.iceberg.metadata_draft import MetadataDraft, finish, start
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.plain_actions import PLAIN_ACTIONS
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.schema_actions import SCHEMA_ACTIONS
 from commitlog.core.iceberg.snapshot_actions import SNAPSHOT_ACTIONS
 from commitlog.model.limits import ICEBERG_LAYOUTS_SINCE, PROTOCOL_SUPPORTED
 
@@ -26,7 +25,6 @@ REGISTER = "commitlog-register"
 
 ACTIONS: dict[str, Action] = {
     **PLAIN_ACTIONS,
-    **SCHEMA_ACTIONS,
     **LAYOUT_ACTIONS,
     **SNAPSHOT_ACTIONS,
 }
