@@ -21,6 +21,7 @@ from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection
 NGRAM_DETAILS = "NGramIndexDetails"
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
+UUID_BYTES = 16
 _SYSTEM_INDICES = (FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX)
 
 

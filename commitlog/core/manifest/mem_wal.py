@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import NAMESPACE_OID, uuid5
 
-from commitlog.core.manifest.indices import MEM_WAL_INDEX
+from commitlog.core.manifest.indices import MEM_WAL_INDEX, UUID_BYTES
 from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.lancepb.table_pb2 import (
     CompactedSsTable,
@@ -19,7 +19,6 @@ from commitlog.lancepb.table_pb2 import (
 )
 
 _TYPE_URL = "/lance.table.MemWalIndexDetails"
-_UUID_BYTES = 16
 
 
 def with_compacted(
@@ -56,7 +55,7 @@ def _check(tables: list[CompactedSsTable], details: MemWalIndexDetails) -> None:
     seen: set[bytes] = set()
     for table in tables:
         shard = table.shard_id.uuid
-        if len(shard) != _UUID_BYTES:
+        if len(shard) != UUID_BYTES:
             raise DeltaRefused("bad_shard", field="shard_id", value=shard.hex())
         if shard in seen:
             raise DeltaRefused("shard_twice", field="shard_id", value=shard.hex())

@@ -14,11 +14,10 @@ from google.protobuf.message import DecodeError
 
 from commitlog.core.decisions import BytesWanted
 from commitlog.core.draft import Draft, View
-from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, UUID_BYTES
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata, IndexSection
 from commitlog.model.limits import FRAGMENT_REUSE_SINCE
 
-UUID_BYTES = 16
 Groups = tuple[frozenset[int], ...]
 """Fragments that were replaced together."""
 

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 from commitlog.core.manifest.indices import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
+    UUID_BYTES,
     covered_fragments,
 )
 from commitlog.core.manifest.roaring import is_bitmap
@@ -23,7 +24,6 @@ from commitlog.model.limits import UNTRAINED_INDICES_SINCE
 from commitlog.model.names import label_problem
 from commitlog.model.reasons import Phrase
 
-UUID_BYTES = 16
 _VECTOR = "VectorIndexDetails"
 _CREATED_AT_MAX = 253_402_300_799_999
 _MAIN_FILE = {
