@@ -11,9 +11,13 @@ from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.direct import direct_delta
-from commitlog.core.lance.field_ids import check_field_ids
 from commitlog.core.lance.new_version import Builder, check_version
-from commitlog.core.lance.request_checks import check_files, check_request, check_window
+from commitlog.core.lance.request_checks import (
+    check_field_ids,
+    check_files,
+    check_request,
+    check_window,
+)
 from commitlog.core.lance.versions import add_version, finalize, record_delta, same_operation
 from commitlog.core.manifest.manifest_state import (
     ManifestDelta,

@@ -14,7 +14,6 @@ from typing import Any
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.bases import check_bases_kept
-from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.lance.shared_files import (
     changed_columns,
@@ -24,6 +23,7 @@ from commitlog.core.lance.shared_files import (
 )
 from commitlog.core.manifest.data_files import check_fragment, place_in
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
+from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
 from commitlog.core.manifest.header import ManifestHeader, header_in
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.manifest.metadata_changes import verify_primary_key
@@ -117,9 +117,9 @@ def check_version(
     if section and (delta.index_section or header.fields != state.header.fields):
         _check_indices(draft, view, state, section, header, bases)
     if not of_kind.only_adds or built_by is not Builder.HERE:
-        check_fragment_ids(state, delta, of_kind)
+        _check_fragment_ids(state, delta, of_kind)
     if built_by is Builder.CLIENT:
-        check_row_ids(state, delta)
+        _check_row_ids(state, delta)
     if delta.fragments and (not of_kind.only_adds or built_by is Builder.CLIENT):
         check_deletions(draft, view, state, bases, delta)
         check_brought_files(draft, view, state, header, delta)
@@ -293,3 +293,37 @@ def _check_kept(before: DataFragment, after: DataFragment) -> None:
         for name in ("column_indices", "file_major_version", "file_minor_version"):
             if getattr(file, name) != getattr(known, name):
                 raise DeltaRefused("file_differs", field=place_in(file, f".{name}"))
+
+
+def _check_fragment_ids(
+    state: ManifestState, delta: ManifestDelta, of_kind: LanceOperation[Any]
+) -> None:
+    """Refuse ids of fragments that leave no room for others: they end at 2**32."""
+    last = state.last_fragment_id
+    new = [i for i, _ in delta.fragments if i not in state.fragments]
+    highest = max(new, default=-1)
+    if delta.max_fragment_id is not None and delta.max_fragment_id < highest:
+        raise _counter_refused(
+            "max_fragment_id", delta.max_fragment_id, highest, highest=FRAGMENT_ID_MAX
+        )
+    maximum = max(highest, delta.max_fragment_id or 0)
+    allowed = max(last, 0) + len(new)
+    if not of_kind.reserves_ids and maximum > allowed:
+        raise _counter_refused("max_fragment_id", maximum, 0, highest=allowed)
+    if maximum > FRAGMENT_ID_MAX:
+        raise _counter_refused("max_fragment_id", maximum, 0, highest=FRAGMENT_ID_MAX)
+
+
+def _check_row_ids(state: ManifestState, delta: ManifestDelta) -> None:
+    """Refuse a next row id that leaves no room: they end at 2**64."""
+    rows = sum(DataFragment.FromString(encoded).physical_rows for _, encoded in delta.fragments)
+    if delta.next_row_id > state.next_row_id + rows:
+        most = state.next_row_id + rows
+        raise _counter_refused("next_row_id", delta.next_row_id, 0, highest=most)
+
+
+def _counter_refused(counter: str, value: int, lowest: int, *, highest: int) -> Refused:
+    bounds = {"lowest": lowest, "highest": highest}
+    return rejected(
+        Code.INVALID_OPERATION, "staged_counter_unusable", counter=counter, value=value, **bounds
+    )

@@ -1,11 +1,13 @@
-"""What is wrong with a `LanceCommit` by itself, whatever else was committed."""
+"""What is wrong with a `LanceCommit`, whichever rows others changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from commitlog.core.conflicts.candidate import Nearest
 from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, UNKNOWN
 from commitlog.core.decisions import FileWanted, Refused, VectorWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
@@ -13,9 +15,10 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.operations.references import no_version, repeated
+from commitlog.core.operations.operation import LanceOperation
+from commitlog.core.operations.references import DROPPED_BY, no_version, repeated
 from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
-from commitlog.core.refusals import winner_of
+from commitlog.core.refusals import conflict_refused, winner_of
 from commitlog.core.schema_check.file_presence import check_data_file
 from commitlog.core.tables.lance_tables import Table
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
@@ -241,3 +244,30 @@ def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
         return
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
         check_data_file(file, found, size)
+
+
+def check_field_ids(
+    view: View, of_kind: LanceOperation[Any], parsed: Parsed, read_version: int
+) -> None:
+    """Refuse files with a column that was dropped since, and whose id another column has now.
+
+    A file names its columns by their ids. Lance gives a new column the highest id that no column
+    and no fragment has, so the id of a dropped column comes back once the fragments that had it are
+    compacted or gone. Files that were written before would then be read as the new column. A column
+    that the head doesn't have is ignored, as by Lance.
+    """
+    history, state = view.table.history, view.state
+    kinds = {how: how.partition(".")[0] for how in DROPPED_BY}
+    hows = [how for how, kind in kinds.items() if history.first_of_kind(kind, read_version)]
+    if not hows or state is None or of_kind.replaces_fragments:
+        return
+    files = of_kind.brought_files(of_kind.body(parsed.transaction))
+    named = {field_id for file in files for field_id in file.fields}
+    nearest = Nearest("field_dropped")
+    for field_id in sorted(named.intersection(state.header.fields)):
+        for how in hows:
+            nearest.offer(history.first(how, field_id, read_version), key=field_id)
+    if nearest.finding is not None:
+        raise conflict_refused(
+            view.table, of_kind.name, nearest.finding, read_version, view.table.version
+        )

@@ -2,7 +2,9 @@
 
 A staged manifest is accepted only if it is our head plus the effect of its transaction: what the
 transaction doesn't claim to touch is unchanged. Its transaction goes through our grid, since a
-client that rebases from storage cannot see versions that have no file.
+client that rebases from storage cannot see versions that have no file. Such a client writes down a
+newer read version than it had; for keys, where the table declares its own, what it had really read
+counts.
 """
 
 from __future__ import annotations
@@ -10,24 +12,34 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from commitlog.core.conflicts.candidate import Candidate
+from commitlog.core.conflicts.grid import first_conflict
+from commitlog.core.conflicts.overlap import keys_inserted
 from commitlog.core.conflicts.write_sets import UNKNOWN, kind_of
 from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.lance.commits import first_new_fragment
+from commitlog.core.lance.commits import check_own, first_new_fragment
 from commitlog.core.lance.new_version import Builder, check_version
+from commitlog.core.lance.request_checks import check_field_ids, check_window
 from commitlog.core.lance.shared_files import only_renews_blobs
-from commitlog.core.lance.staged_conflicts import check_staged
+from commitlog.core.lance.staged_keys import base_version, keys_in
 from commitlog.core.lance.versions import add_version, record_delta, same_operation
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, diff
 from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import REMOVED_BY
-from commitlog.core.operations.registry import OPERATION_NAMED
-from commitlog.core.refusals import winner_of
+from commitlog.core.operations.registry import OPERATION_NAMED, candidate_of, keys_of
+from commitlog.core.refusals import conflict_refused, winner_of
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import BLOBS_RENEWED_SINCE, DIGITS_MAX, PROTOCOL_SUPPORTED
+from commitlog.model.limits import (
+    BLOBS_RENEWED_SINCE,
+    DIGITS_MAX,
+    FIELD_IDS_SINCE,
+    OVERLAYS_BY_ROW_SINCE,
+    PROTOCOL_SUPPORTED,
+)
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import Code, OperationResult, Status
@@ -63,7 +75,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
         raise rejected(Code.UNSUPPORTED_OPERATION, "staged_operation_unknown", table=name)
     of_kind = OPERATION_NAMED[kind]
     if view.state is not None:
-        check_staged(draft, view, operation, parsed)
+        _check_conflicts(draft, view, operation, parsed)
     found = _manifest(draft, view, operation)
     staged = found.state
     assert staged is not None
@@ -215,3 +227,49 @@ def _not_its_effect(kind: str, what: str, how: str, **arguments: Any) -> Refused
     return rejected(
         Code.INVALID_OPERATION, "staged_effect_differs", kind=kind, what=what, how=how_so
     )
+
+
+def _check_conflicts(
+    draft: Draft, view: View, operation: CreateTableVersion, parsed: Parsed
+) -> None:
+    """Refuse a staged version whose transaction lost against a committed one."""
+    transaction, kind = parsed.transaction, parsed.kind
+    table, read_version = view.table, transaction.read_version
+    if read_version > view.version:
+        raise rejected(
+            Code.FUTURE_READ_VERSION,
+            "staged_read_version_in_future",
+            kind=kind,
+            read_version=read_version,
+            head=view.version,
+        )
+    candidate = candidate_of(
+        transaction,
+        keys=keys_of(transaction, keys_in(operation.metadata)),
+        declares_key=table.declares_key,
+        overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
+        reused=OPERATION_NAMED[kind].reused_fragments(draft, view, read_version),
+    )
+    if read_version < table.version:
+        check_window(draft, view, kind, read_version)
+        finding = first_conflict(candidate, table.history, read_version)
+        if finding is not None:
+            raise conflict_refused(table, kind, finding, read_version, table.version)
+    base = base_version(operation.metadata, read_version)
+    if draft.rules.protocol >= FIELD_IDS_SINCE:
+        check_field_ids(view, OPERATION_NAMED[kind], parsed, base)
+    if table.declares_key:
+        _check_keys(draft, view, candidate, base)
+    check_own(view, candidate, read_version)
+
+
+def _check_keys(draft: Draft, view: View, candidate: Candidate, base: int) -> None:
+    """Refuse keys that came after the client read, whatever it rebased over since."""
+    table = view.table
+    if base >= min(candidate.transaction.read_version, table.version):
+        return
+    check_window(draft, view, candidate.kind, base)
+    found = (keys_inserted(candidate, table.history, base, kind) for kind in ("Append", "Update"))
+    nearest = min((finding for finding in found if finding), default=None)
+    if nearest is not None:
+        raise conflict_refused(table, candidate.kind, nearest, base, table.version)

@@ -29,7 +29,7 @@ from commitlog.core.manifest.mem_wal import raise_generations
 from commitlog.core.manifest.roaring import is_bitmap, portable
 from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.operations.references import References
-from commitlog.core.operations.shards import generations
+from commitlog.core.operations.update_mem_wal_state import generations
 from commitlog.core.rebase.reused_fragments import Groups, reused_since
 from commitlog.core.schema_check.index_entries import index_problem
 from commitlog.core.schema_check.messages import unreadable

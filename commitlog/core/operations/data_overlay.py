@@ -12,9 +12,8 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.operations.operation import Claims, LanceOperation
 from commitlog.core.operations.references import References
-from commitlog.core.rebase.late import Late
+from commitlog.core.rebase.late import Late, observed, vector_in
 from commitlog.core.rebase.overlay_rows import coverage, deletion_file_read, refuse_overlaid
-from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.schema_check.messages import overlays_problem
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction

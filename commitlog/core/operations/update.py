@@ -23,11 +23,14 @@ from commitlog.core.manifest.roaring import is_bitmap, portable
 from commitlog.core.operations.fragment_images import image_aspects, put_rebased, retained_indices
 from commitlog.core.operations.operation import Claims, LanceOperation, ManifestChange
 from commitlog.core.operations.references import References
-from commitlog.core.operations.shards import check_compacted, complete_compacted, generations
+from commitlog.core.operations.update_mem_wal_state import (
+    check_compacted,
+    complete_compacted,
+    generations,
+)
 from commitlog.core.rebase.deletions import Rebased, images_with_known_rows, rebase_deletions
-from commitlog.core.rebase.late import Late
+from commitlog.core.rebase.late import Late, observed, vector_in
 from commitlog.core.rebase.overlay_rows import coverage, deletion_file_read, refuse_overlaid
-from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.schema_check.messages import fragments_problem, unreadable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -35,7 +35,6 @@ from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.core.partition import snapshot
 from commitlog.core.partition.effects import as_read, carry_out, check_supported, rules_after
 from commitlog.core.partition.expectations import check_domains, check_expects
-from commitlog.core.partition.locks import locks_of
 from commitlog.core.partition.log_time import forget, remember, time_of
 from commitlog.core.partition.repeats import find_repeat
 from commitlog.core.partition.state import PartitionState
@@ -46,8 +45,10 @@ from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
 from commitlog.model.operations import (
     ApplyRows,
     CreateTableVersion,
+    DropNamespace,
     LanceCommit,
     Operation,
+    RenameTable,
     WriteRows,
     target,
 )
@@ -80,7 +81,19 @@ class Machine(PartitionState):
 
     def locks_of(self, submitted: Submitted) -> frozenset[TableId | str]:
         """Return the tables and ids that no other record may touch while this one waits."""
-        return locks_of(submitted.record, self.tables, self.iceberg.tables)
+        record = submitted.record
+        if not isinstance(record, Transaction):
+            return frozenset()
+        held: list[TableId | str] = [record.transaction_id]
+        for operation in record.operations:
+            name = target(operation)
+            held.append(name)
+            if isinstance(operation, RenameTable):
+                held.append(operation.new_table)
+            elif isinstance(operation, DropNamespace):
+                held += (*self.tables.within(name), *self.iceberg.tables.within(name))
+        held.extend(expect.table for expect in record.expects)
+        return frozenset(held)
 
     def prefetch(self, submitted: Submitted, *, is_next: bool = True) -> tuple[Wanted, ...]:
         """Name what a decision will certainly read; it may ask for more.

@@ -26,8 +26,7 @@ from commitlog.core.manifest.deletion_vectors import (
 )
 from commitlog.core.manifest.roaring import runs
 from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
-from commitlog.core.rebase.late import Late
-from commitlog.core.rebase.vectors import observed, vector_in
+from commitlog.core.rebase.late import Late, observed, vector_in
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.limits import INT64_MAX, OLD_FRAGMENTS_KNOWN_SINCE
 from commitlog.model.records import FileWritten, FragmentImage

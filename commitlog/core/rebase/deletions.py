@@ -21,8 +21,7 @@ from commitlog.core.manifest.deletion_vectors import (
     merge_deletions,
 )
 from commitlog.core.manifest.roaring import from_portable
-from commitlog.core.rebase.late import Late
-from commitlog.core.rebase.vectors import observed, sample_of, vector_in
+from commitlog.core.rebase.late import Late, observed, sample_of, vector_in
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import LanceCommit

@@ -16,8 +16,7 @@ from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.decisions import rejected
 from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.roaring import from_portable
-from commitlog.core.rebase.late import Late
-from commitlog.core.rebase.vectors import sample_of
+from commitlog.core.rebase.late import Late, sample_of
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
 from commitlog.model.records import Code
