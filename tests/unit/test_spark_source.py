@@ -20,11 +20,11 @@ from pyspark.sql.types import CalendarIntervalType, LongType, StructField, Struc
 from commitlog.adapters.lance_refs import GUARD_TAG, guard_from_cleanup
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DeclareTable
+from commitlog.spark.arrow import BATCH_BYTES
 from commitlog.spark.change_stream import ChangeReader, change_schema
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_changes, parse_read
 from commitlog.spark.source import (
-    BATCH_BYTES,
     PARTITION_BYTES,
     TableReader,
     batch_bytes,

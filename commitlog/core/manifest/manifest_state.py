@@ -11,8 +11,7 @@ are also what keeps fields that a newer Lance wrote.
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from commitlog.core.manifest.encoded_fragments import changes
 from commitlog.core.manifest.fragments import Fragments
@@ -118,7 +117,7 @@ class ManifestState:
         if not isinstance(other, ManifestState):
             return NotImplemented
         return (
-            _scalars_of(self) == _scalars_of(other)
+            _scalars(self) == _scalars(other)
             and self.header.encoded == other.header.encoded
             and self.index_section == other.index_section
             and dict(self.fragments) == dict(other.fragments)
@@ -152,9 +151,17 @@ class ManifestDelta(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Encode for the log."""
-        scalars = dict(zip(_SCALARS, self, strict=False))
         message = ManifestDeltaMessage(
-            **scalars, header=self.header, index_section=self.index_section
+            version=self.version,
+            timestamp_nanos=self.timestamp_nanos,
+            reader_feature_flags=self.reader_feature_flags,
+            writer_feature_flags=self.writer_feature_flags,
+            max_fragment_id=self.max_fragment_id,
+            next_row_id=self.next_row_id,
+            transaction_file=self.transaction_file,
+            tag=self.tag,
+            header=self.header,
+            index_section=self.index_section,
         )
         changes: dict[int, bytes | None] = dict.fromkeys(self.removed)
         changes.update(self.fragments)
@@ -191,9 +198,17 @@ class ManifestDelta(NamedTuple):
         )
 
 
-_SCALARS = ManifestDelta._fields[:8]
-"""What a delta says of each version, under the names that states and messages have for it."""
-_scalars_of: Callable[[ManifestState], tuple[Any, ...]] = attrgetter(*_SCALARS)
+def _scalars(state: ManifestState | ManifestDelta) -> tuple[object, ...]:
+    return (
+        state.version,
+        state.timestamp_nanos,
+        state.reader_feature_flags,
+        state.writer_feature_flags,
+        state.max_fragment_id,
+        state.next_row_id,
+        state.transaction_file,
+        state.tag,
+    )
 
 
 def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
@@ -203,7 +218,6 @@ def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
     for fragment_id in delta.removed:
         state.fragments.remove(fragment_id)
     state.fragments.put(delta.fragments)
-    # Each by itself: this is done for each version, and a loop takes twice as long.
     state.version = delta.version
     state.timestamp_nanos = delta.timestamp_nanos
     state.reader_feature_flags = delta.reader_feature_flags
@@ -223,7 +237,14 @@ def diff(old: ManifestState, new: ManifestState) -> ManifestDelta:
     removed, fragments = changes(old.fragments, new.fragments)
     header, index_section = new.header.encoded, new.index_section or b""
     return ManifestDelta(
-        *_scalars_of(new),
+        version=new.version,
+        timestamp_nanos=new.timestamp_nanos,
+        reader_feature_flags=new.reader_feature_flags,
+        writer_feature_flags=new.writer_feature_flags,
+        max_fragment_id=new.max_fragment_id,
+        next_row_id=new.next_row_id,
+        transaction_file=new.transaction_file,
+        tag=new.tag,
         removed=removed,
         fragments=fragments,
         header=None if header == old.header.encoded else header,
