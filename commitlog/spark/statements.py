@@ -28,7 +28,7 @@ FORMAT = "commitlog"
 _IS_CHECKED = "commitlog_checks_statements"
 _MAY_DO_NOTHING = re.compile(
     rf"\balter\b|\bcomment\s+on\b|\bexecute\b|\b(?:create|replace)\b.*\b{FORMAT}\b"
-    r"|\binsert\b.*\binsert\b",
+    r"|\binsert\b.*\binsert\b|\bcreate\b.*\blike\b",
     re.I | re.S,
 )
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
@@ -50,6 +50,11 @@ _AS_OF = (
     "create a view: CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…, versionAsOf "
     "'…'), or timestampAsOf"
 )
+_SOME_ROWS = (
+    "INSERT that replaces some rows",
+    "Use `CommitLog.delete` and INSERT INTO, or `commitlog.spark.merge`; INSERT OVERWRITE without a"
+    " partition, and with spark.sql.sources.partitionOverwriteMode=static, replaces all rows",
+)
 _REFUSED = {
     "UpdateTable": ("UPDATE", "Use `CommitLog.update`"),
     "DeleteFromTable": ("DELETE", "Use `CommitLog.delete`"),
@@ -59,12 +64,13 @@ _REFUSED = {
     "ShowPartitions": ("partitions", "`CommitLog.open` lists the table's fragments"),
     "CreateIndex": ("CREATE INDEX", "Use `CommitLog.create_index`"),
     "DropIndex": ("DROP INDEX", "Use `CommitLog.open(table).drop_index(name)`"),
-    "InsertIntoStatement": (
-        "INSERT that replaces some rows",
-        "Use `CommitLog.delete` and INSERT INTO, or `commitlog.spark.merge`; INSERT OVERWRITE"
-        " without a partition, and with spark.sql.sources.partitionOverwriteMode=static, replaces"
-        " all rows",
-    ),
+    "AddCheckConstraint": ("CHECK constraints", "Check rows before they are written"),
+    "AnalyzeTable": ("ANALYZE TABLE", "Leave it out: Spark uses no statistics of it"),
+    "AnalyzeColumn": ("ANALYZE TABLE", "Leave it out: Spark uses no statistics of it"),
+    "RepairTable": ("partitions", "Use `commitlog verify`"),
+    "LoadData": ("LOAD DATA", "Read the files with Spark, and use INSERT INTO"),
+    "InsertIntoStatement": _SOME_ROWS,
+    "OverwriteByExpression": _SOME_ROWS,  # REPLACE WHERE before Spark 4.3
 }
 """What Spark refuses: the parsed statement's class, its name, and what to use instead."""
 _OTHERS = re.compile(
@@ -148,14 +154,16 @@ def _refuse(session: Any, plan: Any) -> None:
     if kind == "UnresolvedExecuteImmediate":
         _refuse_without_effect(session, _constant(session, plan.sqlStmtStr().sql()))
     elif kind in ("CreateTable", "ReplaceTable"):
-        if _provider(plan) == FORMAT:
+        if _provider(plan.tableSpec()) == FORMAT:
             _refuse_creation(session, "CREATE TABLE", has_columns=plan.columns().nonEmpty())
     elif kind in ("CreateTableAsSelect", "ReplaceTableAsSelect"):
-        if _provider(plan) == FORMAT:
+        if _provider(plan.tableSpec()) == FORMAT:
             raise NotInSql(
                 "CREATE TABLE … AS SELECT makes no table in the log",
                 field="statement", value="CREATE TABLE … AS SELECT", advice=MAKE_IT,
             )  # fmt: skip
+    elif kind.startswith("CreateTableLike"):
+        _refuse_likeness(session, plan)
     elif kind == "Union":
         _refuse_several(session, plan)
     elif kind != "RenameTable":
@@ -166,6 +174,17 @@ def _refuse(session: Any, plan: Any) -> None:
                 f"{changes} would change only Spark's catalog, not the table {name} of the log",
                 field="statement", value=_command(plan), advice=_ALTERED,
             )  # fmt: skip
+
+
+def _refuse_likeness(session: Any, plan: Any) -> None:
+    """Refuse `CREATE TABLE … LIKE`: Spark 4.1 makes a name whose INSERTs go into the old table."""
+    is_41 = _kind(plan) == "CreateTableLikeCommand"
+    name = _text(plan.sourceTable().nameParts()) if is_41 else _name(plan.source())
+    if name and is_ours(session, name) and _provider(plan) in ("", FORMAT):
+        raise NotInSql(
+            f"CREATE TABLE … LIKE makes no table in the log, but another name of {name}",
+            field="statement", value="CREATE TABLE … LIKE", advice=MAKE_IT,
+        )  # fmt: skip
 
 
 def _refuse_several(session: Any, plan: Any) -> None:
@@ -268,8 +287,9 @@ def _kind(plan: Any) -> str:
     return "" if plan is None else str(plan.getClass().getSimpleName())
 
 
-def _provider(plan: Any) -> str:
-    provider = plan.tableSpec().provider()
+def _provider(made: Any) -> str:
+    """Return the format that a statement, or what it says of its table, names."""
+    provider = made.provider()
     return str(provider.get()).lower() if provider.isDefined() else ""
 
 
@@ -283,20 +303,21 @@ def _command(plan: Any) -> str:
 
 def _table_of(plan: Any) -> str | None:
     """Return the quoted name of the table that a statement is about."""
-    if _kind(plan) == "InsertIntoStatement":
-        return _name(plan.table())
     try:
-        return _name(_first_leaf(plan))
+        return _name(plan.table() if _REFUSED.get(_kind(plan)) is _SOME_ROWS else _first_leaf(plan))
     except Exception:  # It is about none.
         return None
 
 
 def _name(relation: Any) -> str | None:
     try:
-        parts = relation.multipartIdentifier()
-        names = [str(parts.apply(position)) for position in range(parts.size())]
+        return _text(relation.multipartIdentifier())
     except Exception:  # An expression names it.
         return None
+
+
+def _text(parts: Any) -> str:
+    names = (str(parts.apply(position)) for position in range(parts.size()))
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 

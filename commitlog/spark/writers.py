@@ -47,6 +47,7 @@ def check_writers() -> None:
                 _wrap(writer, name, _noting("places"))
     _wrap(DataFrameWriter, "mode", _noting("mode"))
     _wrap(DataStreamWriter, "trigger", _trigger)
+    _wrap(DataStreamWriter, "outputMode", _noting("outputMode"))
     _wrap(DataFrameWriterV2, "using", _noting("format"))
     for name in ("partitionedBy", "clusterBy"):
         _wrap(DataFrameWriterV2, name, _noting("places"))
@@ -87,7 +88,7 @@ def _noting(what: str) -> Method:
     def method(plain: Method, writer: Any, *args: Any, **options: Any) -> Any:
         made = plain(writer, *args, **options)
         _noted(writer)[what] = args[0] if args else next(iter(options.values()), None)
-        _check_trigger(writer)
+        _check_stream(writer)
         if _is_format(writer) and "places" in _noted(writer):
             raise NotInSql(
                 "tables of the log have no partitions, clusters or buckets", field="partitionBy",
@@ -101,18 +102,27 @@ def _noting(what: str) -> Method:
 def _trigger(plain: Method, writer: Any, **given: Any) -> Any:
     made = plain(writer, **given)
     _noted(writer)["continuous"] = given.get("continuous")
-    _check_trigger(writer)
+    _check_stream(writer)
     return made
 
 
-def _check_trigger(writer: Any, table: str = "") -> None:
-    continuous = _noted(writer).get("continuous")
-    if continuous and (_is_format(writer) or (table and is_ours(writer._spark, table))):
+def _check_stream(writer: Any, table: str = "") -> None:
+    continuous, mode = (_noted(writer).get(what) for what in ("continuous", "outputMode"))
+    is_update = str(mode).lower() == "update"
+    if not (continuous or is_update):
+        return
+    if not (_is_format(writer) or (table and is_ours(writer._spark, table))):
+        return
+    if continuous:
         raise NotInSql(
             "Spark gives no rows of a continuous stream to a sink in Python, and takes them for"
             " written", field="continuous", value=continuous,
             advice="Use trigger(processingTime=…) or trigger(availableNow=True)",
         )  # fmt: skip
+    raise NotInSql(
+        "a stream into the log has output mode append or complete", field="outputMode", value=mode,
+        advice="To update rows by their key, use foreachBatch with `commitlog.spark.upsert`",
+    )  # fmt: skip
 
 
 def _save_as_table(plain: Method, writer: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -154,7 +164,7 @@ def _to_table(plain: Method, writer: Any, tableName: str, *args: Any, **options:
         _noted(writer)["format"] = kind
     if _is_format(writer) and not writer._spark.catalog.tableExists(tableName):
         _refuse_name("toTable", tableName)
-    _check_trigger(writer, tableName)
+    _check_stream(writer, tableName)
     return plain(writer, tableName, *args, **options)
 
 

@@ -83,6 +83,8 @@ def this_format(spark: SparkSession) -> dict[str, Any]:
         "delete": "DELETE FROM old WHERE id = 1",
         "merge": "MERGE INTO old t USING old s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "truncate": "TRUNCATE TABLE old",
+        "replace": "INSERT INTO old REPLACE WHERE id = 1 VALUES (1, 'x', null, null, null)",
+        "like": "CREATE TABLE made LIKE old",
         "version": "SELECT * FROM old VERSION AS OF 1",
     })  # fmt: skip
     merge(frame(2, 4, name="m"), "s$old", "id", options=OPTIONS)

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark_world import ON_SPARK, QUERY_SECONDS, LogWorld, SparkWorld
+from tests.spark_world import ON_SPARK, LogWorld, SparkWorld
 
 pytestmark = ON_SPARK
 
@@ -108,7 +108,7 @@ def test_what_cannot_work_fails_before_an_executor_starts(
         source = spark.readStream.schema("id long").json(str(tmp_path / "input"))
         sink = source.writeStream.format("commitlog").options(**reach)
         sink = sink.outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
-        sink.start().awaitTermination(int(QUERY_SECONDS))
+        sink.start()
 
     fails("Rename it to 'at'", save(frame.selectExpr("id", "at AS att")))
     fails(
@@ -119,6 +119,6 @@ def test_what_cannot_work_fails_before_an_executor_starts(
     fails("txnAppId and txnVersion belong together", save(frame, txnAppId="x"))
     fails("cannot name a table", save(frame, table="nyc$"))
     fails("it may not be null", save(frame.selectExpr("nullif(id, 1) AS id", "at")))
-    fails("pdate", update)
+    fails("foreachBatch", update)
     assert world.batches(TABLE) == []
     assert ids(world, TABLE) == []
