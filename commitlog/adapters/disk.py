@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+from commitlog.model.limits import READ_BYTES_MAX
+
 _lock = threading.Lock()
 _kept_folders: set[str] = set()
 """Folders whose own names are on the disk."""
@@ -42,6 +44,7 @@ _ADVICE = {
     errno.ENXIO: "move away what is no file, but a pipe or a socket",
     errno.EROFS: "mount it for writing",
     errno.ENODEV: "mount its disk, or put it back where it was",
+    errno.EFBIG: "move such a file away, or let this process write larger ones (ulimit -f)",
     errno.EIO: "see what the system's log says of that disk",
     errno.EMFILE: "let this process have more files open (ulimit -n)",
     errno.ENFILE: "let this system have more files open (fs.file-max)",
@@ -82,6 +85,14 @@ def no_file(path: str, mode: int) -> OSError:
     """Return the error of what has a file's name and is none."""
     number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
     return OSError(number, os.strerror(number), path)
+
+
+def check_readable(path: str, found: os.stat_result) -> None:
+    """Raise OSError of what is no file, or of one that nobody can have in memory."""
+    if not stat.S_ISREG(found.st_mode):
+        raise no_file(path, found.st_mode)
+    if found.st_size > READ_BYTES_MAX:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
 
 
 def opened(path: str) -> int:

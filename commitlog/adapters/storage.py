@@ -209,8 +209,7 @@ class LocalStore:
         descriptor = os.open(full, disk.TO_READ)
         try:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise disk.no_file(full, found.st_mode)
+            disk.check_readable(full, found)
             data = os.read(descriptor, found.st_size)
             while len(data) < found.st_size and (more := os.read(descriptor, found.st_size)):
                 data += more

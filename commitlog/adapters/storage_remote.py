@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -146,6 +146,17 @@ class RemoteStore:
         """Return an object's bytes; raise FileNotFoundError."""
         with self._errors():
             return bytes(self._objects.get(self._store, _confined(path)).bytes())
+
+    def opened(self, path: str) -> tuple[int, Callable[[], bytes]]:
+        """Return an object's size, and what reads it; raise FileNotFoundError."""
+        with self._errors():
+            found = self._objects.get(self._store, _confined(path))
+
+        def read() -> bytes:
+            with self._errors():
+                return bytes(found.bytes())
+
+        return int(found.meta["size"]), read
 
     def size(self, path: str) -> int:
         """Return an object's size in bytes, or -1 if there is none."""

@@ -44,10 +44,12 @@ class FileWanted:
 
 @dataclass(frozen=True, slots=True)
 class ManifestWanted:
-    """A manifest's bytes."""
+    """A manifest, decoded."""
 
     location: str
     path: str
+    bytes_max: int = 0
+    """Of a larger file, only the size is read; 0: no limit but the leader's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,7 @@ class Draft:
         "iceberg_results",
         "iceberg_views",
         "is_single",
+        "manifest_bytes",
         "namespaces",
         "observations",
         "observed",
@@ -221,10 +222,8 @@ class Draft:
         self.places: Locations | None = None
         self.iceberg_views = ByName[IcebergTable | None]()
         self.iceberg_places = Locations()
-        self._iceberg_made: dict[str, list[TableId]] = {}
-        """By uuid, the tables that this record makes or moves."""
-        self.read_only_made: set[TableId] = set()
-        """The second names of tables that this record makes."""
+        self._iceberg_made: dict[str, list[TableId]] = {}  # by uuid, what it makes or moves
+        self.read_only_made: set[TableId] = set()  # second names of tables that it makes
         self.iceberg_results: dict[TableId, IcebergResult] | None = None
         """What the record's Iceberg changes come to, once the first of them is decided."""
         self.iceberg_deltas: Mapping[TableId, bytes] = {}  # of manifest lists that were rewritten
@@ -236,6 +235,7 @@ class Draft:
         self.recordings: list[bytes] = []
         self.inline_bytes = 0  # of deltas that the outcome holds itself
         self.header_bytes = 0  # of its versions, and of what it registers
+        self.manifest_bytes = 0  # of the files that it names
         self.observations: dict[Wanted, Observation] = {}
 
     def refused(self, refusal: Refused, index: int) -> Refused:

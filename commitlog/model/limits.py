@@ -118,6 +118,14 @@ HEADERS_BYTES_MAX = 256 * 1024 * 1024
 them, so that a thousand changes of a table with 16 MB of config would take 16 GB of memory. The
 manifests that it registers count too: it may register one file, and end its table, many times."""
 
+MANIFESTS_BYTES_MAX = 256 * 1024 * 1024
+"""The manifests that a record of several operations names, together: the leader holds all of them.
+Since `HEADERS_BOUNDED_SINCE`, too."""
+
+READ_BYTES_MAX = 1024 * 1024 * 1024
+"""No larger file is read whole, such as a manifest or a deletion file that a record names: a few
+kilobytes of a disk can seem to be terabytes."""
+
 BASES_KEPT_SINCE = 10
 """The protocol under which no version is without a base path of files that stay, or has another
 place under its id, and a version may bring files at a base that it brings. Before, only the

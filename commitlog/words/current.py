@@ -188,6 +188,10 @@ WORDS: dict[str, str] = {
         "that it registers, take {bytes} bytes together, and {most} is the limit. Make several "
         "changes of one table's config one operation, or send several records"
     ),
+    "manifests_too_large": (
+        "{table}: the manifests that this record names have {bytes} bytes together, and {most} is "
+        "the limit. Send several records"
+    ),
     "base_path_moved": (
         "{field} {value!r}: the base path of this id would be {path!r}, where the file isn't. Keep "
         "the path of each base that files use; give another place an id of its own."

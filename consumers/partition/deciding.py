@@ -228,7 +228,7 @@ class Deciding:
     def _looked(
         self,
         group: list[tuple[Undecided, Wanted]],
-        found: list[Found | OSError] | None,
+        found: list[Found | OSError | MemoryError] | None,
         error: BaseException | None,
     ) -> None:
         for number, (item, one) in enumerate(group):
@@ -258,7 +258,7 @@ class Deciding:
             self._ready[item] = None
 
     def _note_error(self, item: Undecided, error: BaseException | None) -> None:
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | MemoryError):
             item.error = error
         else:
             self._fail(error or CommitLogError("a worker ended without a result"))

@@ -315,7 +315,7 @@ class Materializer:
         files.writing = None
         try:
             write()
-        except (OSError, CommitLogError) as error:
+        except (OSError, MemoryError, CommitLogError) as error:
             retry_later(files, error, self._clock())
             self._agenda.put_off(files.incarnation, files.retry_at)
             self._has_failing_news |= files.incarnation not in self._failing

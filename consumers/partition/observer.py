@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from commitlog.adapters.bounded_reads import TooLarge, read_at_most
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.disk import expect_there
 from commitlog.adapters.places import bound, stays
@@ -40,6 +41,7 @@ from commitlog.core.manifest.feature_flags import why_unreadable
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
 from commitlog.newest import Newest
@@ -91,8 +93,8 @@ class Observer(Protocol):
     def forget(self, location: str) -> None:
         """Keep nothing of a table that is gone."""
 
-    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
-        """Fetch bytes or existence, on a worker; an OSError where the store fails."""
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError | MemoryError]:
+        """Fetch bytes or existence, on a worker; an error where the store or the memory fails."""
 
     def build(self, wanted: BuildWanted) -> Found:
         """Let pylance build on a version that has its file, on a worker."""
@@ -151,6 +153,8 @@ class StoreObserver:
             found = self._look(self._store(wanted.location), wanted)
             expect_there(bound(wanted.location))
             return found
+        except TooLarge as error:
+            return Found(Observation(wanted.path, error.size), error=str(error))
         except InvalidSettings as error:
             # This process's fault: no reason to say that nothing is there.
             raise OSError(str(error)) from error
@@ -172,18 +176,14 @@ class StoreObserver:
         if isinstance(wanted, VectorWanted):
             keep(store, wanted.path)
             try:
-                return found_deletions(wanted.path, store.read(wanted.path))
+                return found_deletions(wanted.path, read_at_most(store, wanted.path))
             except FileNotFoundError:
                 return Found(Observation(wanted.path, -1), error="there is no such deletion file")
         if isinstance(wanted, FileWanted):
             keep(store, wanted.path)
             return Found(Observation(wanted.path, store.size(wanted.path)))
         try:
-            if isinstance(wanted, BytesWanted) and wanted.bytes_max:
-                size = store.size(wanted.path)
-                if size > wanted.bytes_max:
-                    return Found(Observation(wanted.path, size), error="it is too large")
-            data = store.read(wanted.path)
+            data = read_at_most(store, wanted.path, wanted.bytes_max)
         except FileNotFoundError:
             return Found(Observation(wanted.path, -1), error="there is no such file")
         observation = Observation.of(wanted.path, data)
@@ -192,15 +192,15 @@ class StoreObserver:
         try:
             state, transaction = decode_manifest(data)
         except CommitLogError as error:
-            return Found(observation, data=data, error=why_unreadable(error))
-        return Found(observation, data=data, state=state, transaction=transaction)
+            return Found(observation, error=why_unreadable(error))
+        return Found(observation, state=state, transaction=transaction)
 
     def _read_allowed(self, store: ObjectStore, path: str) -> bytes:
         """Return a file's bytes; a link to where the leader may not read leads nowhere."""
         target = store.link_target(path) if isinstance(store, LocalStore) else None
         if target is not None and not self._allows(target):
             raise FileNotFoundError(f"{path} is a link to {target}")
-        return store.read(path)
+        return read_at_most(store, path, ICEBERG_LIST_BYTES_MAX)
 
     def _allows(self, place: str) -> bool:
         return self._places is None or self._places.holds(place)
@@ -234,13 +234,13 @@ class StoreObserver:
                 observation = Observation(file.path, len(file.data), file.digest)
                 self.learn(wanted, Found(observation, vector=file.vector))
 
-    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
-        """Fetch bytes or existence; an OSError where the store fails."""
-        found: list[Found | OSError] = []
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError | MemoryError]:
+        """Fetch bytes or existence; an error where the store or the memory fails."""
+        found: list[Found | OSError | MemoryError] = []
         for one in wanted:
             try:
                 found.append(self.observe(one))
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 found.append(error)
         return found
 

@@ -13,7 +13,16 @@ import pytest
 
 from commitlog.adapters import disk
 from commitlog.adapters.storage import LocalStore, sha256_of
-from commitlog.core.decisions import BytesWanted, FileWanted, ManifestWanted, VectorWanted
+from commitlog.core.decisions import (
+    BytesWanted,
+    FileWanted,
+    FilteredWanted,
+    ListDeltaWanted,
+    ManifestWanted,
+    VectorWanted,
+)
+from commitlog.model.limits import READ_BYTES_MAX
+from commitlog.model.records import Observation
 from consumers.partition.observer import StoreObserver
 from tests.kills import Killed
 
@@ -112,6 +121,25 @@ def test_a_leader_takes_no_pipe_for_a_file_and_refuses_who_names_it(tmp_path: Pa
     os.mkfifo(tmp_path / "pipe")
     for kind in (FileWanted, BytesWanted, ManifestWanted, VectorWanted):
         assert observer.observe(kind(place, "pipe")).observation.size == -1
+
+
+def test_of_a_file_that_seems_to_be_terabytes_a_leader_reads_the_size_alone(tmp_path: Path) -> None:
+    """Who may write to a table's folder makes one of nothing, and no leader could decide on it."""
+    observer, place, size = StoreObserver(str(tmp_path)), str(tmp_path), 1 << 42
+    (tmp_path / "f").touch()
+    os.truncate(tmp_path / "f", size)
+    for kind in (BytesWanted, ManifestWanted, VectorWanted):
+        found = observer.observe(kind(place, "f"))
+        assert found.observation == Observation("f", size)
+        assert found.error == f"it has {size} bytes, over {READ_BYTES_MAX}"
+    delta = ListDeltaWanted(place, "f", "", 1, is_append=True)
+    filtered = FilteredWanted(place, "new", "f")
+    for wanted in (delta, filtered):
+        found = observer.observe(wanted)
+        assert (found.observation.size, "over 16777216" in str(found.error)) == (1, True)
+    os.truncate(tmp_path / "f", 9)
+    assert observer.observe(ManifestWanted(place, "f", 8)).observation == Observation("f", 9)
+    assert observer.observe(ManifestWanted(place, "f", 9)).observation.sha256
 
 
 def test_a_file_that_is_read_in_pieces_is_whole(

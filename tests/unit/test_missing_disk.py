@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -9,8 +10,10 @@ from threading import Thread
 import lance
 import pytest
 
+from commitlog.core.decisions import Found, Wanted
 from commitlog.errors import InvalidTransaction, Unavailable
 from consumers.partition.checkpoints.table_places import check_all
+from consumers.partition.observer import StoreObserver
 from consumers.runtime.places import RootMoved, check_place
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
@@ -71,3 +74,48 @@ def test_another_folder_gets_no_mark(running: Service, tmp_path: Path) -> None:
         with pytest.raises(RootMoved, match="^table t: the files are missing"):
             check_all(running.log, tmp_path)
     assert not (tmp_path / "tables" / "_commitlog").exists()
+
+
+def test_a_strangers_version_of_terabytes_delays_its_table_alone(
+    running: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each leader would have ended as it read the file, to move it away."""
+    client, location = running.client, running.location("t")
+    client.create_table("other", SCHEMA)
+    head = client.table("t").version
+    stray = location / "_versions" / f"{2**64 - 2 - head:020}.manifest"
+    stray.touch()
+    os.truncate(stray, 1 << 42)
+    writer = Thread(target=client.append, args=("t", rows(2)))
+    writer.start()
+    wait_until(lambda: "move such a file away" in caplog.text, "a wait")
+    assert client.append("other", rows(1)).version == 2
+    stray.unlink()
+    writer.join()
+    assert ids_of(lance.dataset(str(location))) == [1, 2]
+    assert client.runtime().request(0, "status")["epoch"] == 1
+
+
+def test_memory_that_a_file_does_not_fit_into_delays_its_table_alone(
+    running: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The term ended, and each leader after it read the same file."""
+    client, observe = running.client, StoreObserver.observe
+    client.create_table("other", SCHEMA)
+    location, is_short = str(running.location("t")), True
+
+    def short(observer: StoreObserver, wanted: Wanted) -> Found:
+        if is_short and wanted.location == location:
+            raise MemoryError
+        return observe(observer, wanted)
+
+    monkeypatch.setattr(StoreObserver, "observe", short)
+    writer = Thread(target=client.append, args=("t", rows(2)))
+    writer.start()
+    wait_until(lambda: "memory ran out" in caplog.text, "a wait")
+    assert client.append("other", rows(1)).version == 2
+    assert writer.is_alive()
+    is_short = False
+    writer.join()
+    assert ids_of(lance.dataset(location)) == [1, 2]
+    assert client.runtime().request(0, "status")["epoch"] == 1

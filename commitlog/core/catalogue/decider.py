@@ -23,9 +23,10 @@ from commitlog.core.catalogue.iceberg_commits import decide_catalogue as decide_
 from commitlog.core.catalogue.iceberg_commits import decide_change, end_iceberg
 from commitlog.core.catalogue.named_roots import check_roots
 from commitlog.core.catalogue.version_deletion import decide_delete_versions
-from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
+from commitlog.core.decisions import ChangeKind, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.lance.bases import check_bases
+from commitlog.core.lance.named_manifests import named_manifest
 from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.staged import manifest_version
 from commitlog.core.lance.versions import count_made, record_delta
@@ -208,7 +209,7 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
             Code.LOCATION_NOT_ALLOWED, "not_a_manifest_path", path=path, version=operation.version
         )
     _check_version(draft, operation)
-    found = draft.want(ManifestWanted(location, path))
+    found = named_manifest(draft, operation.table, location, path)
     if found.observation.size < 0:
         raise rejected(
             Code.MISSING_FILE, "manifest_missing", path=path, location=location, table=name

@@ -16,9 +16,10 @@ from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.overlap import keys_inserted
 from commitlog.core.conflicts.write_sets import UNKNOWN, kind_of
-from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
+from commitlog.core.decisions import Found, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.commits import check_own, first_new_fragment
+from commitlog.core.lance.named_manifests import named_manifest
 from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.request_checks import check_field_ids, check_window
 from commitlog.core.lance.shared_files import only_renews_blobs
@@ -120,7 +121,7 @@ def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
         raise rejected(
             Code.LOCATION_NOT_ALLOWED, "not_a_staged_path", path=path, version=operation.version
         )
-    found = draft.want(ManifestWanted(view.table.location, path))
+    found = named_manifest(draft, operation.table, view.table.location, path)
     observation = found.observation
     if observation.size < 0:
         raise rejected(Code.MISSING_FILE, "staged_manifest_missing", path=path)

@@ -24,6 +24,7 @@ from commitlog.core.decisions import (
 )
 from commitlog.core.draft import Draft, Parsed, Parses
 from commitlog.core.lance.commits import FILE_BY_VERSION, decide_commit
+from commitlog.core.lance.named_manifests import share_of
 from commitlog.core.lance.new_version import check_operation
 from commitlog.core.lance.plain_commits import PlainCommit, decide_plainly
 from commitlog.core.lance.request_checks import files_wanted, vectors_wanted
@@ -109,6 +110,7 @@ class Machine(PartitionState):
             parsed = self._parses.of(submitted.offset, record)
         except Refused:
             return ()
+        share = share_of(self.rules, record.operations)
         for operation, message in zip(record.operations, parsed, strict=True):
             table = self.tables.get(target(operation))
             if table is None or message is None:
@@ -116,7 +118,7 @@ class Machine(PartitionState):
             if isinstance(operation, CreateTableVersion):
                 path = operation.manifest_path
                 if manifest_version(path, is_staged=not operation.adopt) == operation.version:
-                    wanted[ManifestWanted(table.location, path)] = None
+                    wanted[ManifestWanted(table.location, path, share)] = None
             is_checked = self.rules.protocol >= NAMES_CHECKED_SINCE
             if table.manifest and (is_checked or isinstance(operation, LanceCommit)):
                 files, _ = files_wanted(table.location, table.manifest.header, message)

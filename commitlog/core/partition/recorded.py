@@ -183,6 +183,8 @@ class Recorded(Mapping[Wanted, Found]):
         """Return a manifest as it was recorded: the staged file itself is gone by now."""
         if observation.size < 0:
             return Found(observation, error="there is no such file")
+        if not observation.sha256:
+            return Found(observation, error="it is too large")
         record, outcome = self._decided.submitted.record, self._decided.outcome
         if not outcome.results or not isinstance(record, Transaction):
             return self._read_again(wanted, observation)
