@@ -99,23 +99,18 @@ class RebuiltIndex:
     def compare(self, published: Path, replica: Replica) -> Iterator[Problem]:
         """Compare with the index that a root publishes, as far as both go."""
         self.publish(replica)
-        mine = self._index.position(self._partition).sequence
         try:
-            theirs, _, _ = comparison.position(published, self._partition)
+            for one in comparison.compare(published, self.root, self._partition):
+                self.rows_compared += one.rows
+                if one.first_difference is not None:
+                    text = (
+                        f"{one.relation} of the version index of {published} has other rows than "
+                        f"the log makes, first at outcome {one.first_difference}; stop `commitlog "
+                        "index`, delete the index, and it is built again"
+                    )
+                    yield Problem(ProblemKind.INDEX, text, one.first_difference)
         except Unavailable as error:
             yield Problem(ProblemKind.INDEX, str(error))
-            return
-        for one in comparison.compare(
-            published, self.root, self._partition, min(mine, theirs), heads_too=mine == theirs
-        ):
-            self.rows_compared += one.rows
-            if one.first_difference is not None:
-                text = (
-                    f"{one.relation} of the version index of {published} has other rows than the "
-                    f"log makes, first at outcome {one.first_difference}; stop `commitlog index`, "
-                    "delete the index, and it is built again"
-                )
-                yield Problem(ProblemKind.INDEX, text, one.first_difference)
 
     def remove(self) -> None:
         """Remove its files, which nobody continues with; it is still to be closed."""

@@ -42,10 +42,14 @@ def position(root: str | os.PathLike[str], partition: int) -> tuple[int, bytes, 
     Sequence 0 if it has nothing of the partition. Raises Unavailable if there is no index.
     """
     with connect(root) as connection:
-        row = connection.execute(
-            "SELECT sequence, hash, last_outcome_offset FROM positions WHERE partition = ?",
-            [partition],
-        ).fetchone()
+        return _position(connection, partition)
+
+
+def _position(connection: duckdb.DuckDBPyConnection, partition: int) -> tuple[int, bytes, int]:
+    row = connection.execute(
+        "SELECT sequence, hash, last_outcome_offset FROM positions WHERE partition = ?",
+        [partition],
+    ).fetchone()
     return (int(row[0]), bytes(row[1] or b""), int(row[2])) if row else (0, b"", -1)
 
 
@@ -69,17 +73,16 @@ def compare(
     published: str | os.PathLike[str],
     rebuilt: str | os.PathLike[str],
     partition: int,
-    through: int,
-    *,
-    heads_too: bool,
 ) -> Iterator[RelationCompared]:
-    """Compare what two roots' indexes have of a partition up to a sequence.
+    """Compare what two roots' indexes have of a partition, up to the outcome that both have.
 
-    `heads_too` compares the tables' rows as well, which change in place: both indexes have to stand
-    at `through` for that. Raises Unavailable if one of them cannot be read.
+    The tables' rows change in place: they are compared if both stand at that outcome, in the
+    snapshots that are compared. Raises Unavailable if one of them cannot be read.
     """
-    relations = (*EVENTS, LEADERS, TABLES) if heads_too else EVENTS
     with connect(published) as theirs, connect(rebuilt) as ours:
+        ends = [_position(one, partition)[0] for one in (theirs, ours)]
+        through = min(ends)
+        relations = (*EVENTS, LEADERS, TABLES) if through == max(ends) else EVENTS
         for relation in relations:
             try:
                 found = [_digest(one, relation, partition, through) for one in (theirs, ours)]
