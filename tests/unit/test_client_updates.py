@@ -68,6 +68,13 @@ def row(shared: Service) -> dict[str, Any]:
         ("day", date(2024, 1, 3), date(2024, 1, 3)),
         ("at", "'2024-01-01T12:00:00Z'", AT),
         ("at", AT, AT),
+        # What `now()` gives: nanoseconds, without a zone.
+        ("at", "to_timestamp_nanos(1704110400000000999)", AT),
+        (
+            "at",
+            "arrow_cast(1704110400999, 'Timestamp(Millisecond, None)')",
+            AT.replace(microsecond=999_000),
+        ),
         ("v", "[0.1, 3.0]", [pa.scalar(0.1, pa.float32()).as_py(), 3.0]),
         ("v", [4.0, 5.0], [4.0, 5.0]),
         ("v", None, None),

@@ -39,6 +39,9 @@ from commitlog.codecs.keys import packed
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 
+_UNITS = ("ns", "us", "ms", "s")
+"""Of times, the finest first."""
+
 
 @names_full_storage
 def prepare_update(
@@ -118,6 +121,8 @@ def _computed(
         for chunk in found[field.name].chunks:
             if is_set and types.is_temporal(field.type) and types.is_string(chunk.type):
                 chunk = _parsed(chunk, field, table)
+            elif is_set and types.is_timestamp(field.type) and types.is_timestamp(chunk.type):
+                chunk = _cut(chunk, field.type)
             chunks.append(conform_column(chunk, field, table, first_row=row, rounds=is_set))
             row += len(chunk)
         made.append(pa.chunked_array(chunks, field.type))
@@ -138,6 +143,15 @@ def _array_of(value: pa.Scalar) -> pa.Array:
     if isinstance(value.type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(value.type, _array_of(value.value))
     return pa.repeat(value, 1)
+
+
+def _cut(times: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    """Return what SQL computes in the column's unit: `now()` has nanoseconds, and says no zone."""
+    given = times.type
+    unit = max(given.unit, kind.unit, key=_UNITS.index)
+    if given.tz is None and kind.tz is not None:
+        times = pc.assume_timezone(times, "UTC")
+    return times.cast(pa.timestamp(unit, times.type.tz), safe=False)
 
 
 def _parsed(text: pa.Array, field: pa.Field, table: str) -> pa.Array:
