@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lance_namespace.errors import PermissionDeniedError
+from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
 from starlette.responses import Response
 
 from commitlog.adapters.storage import UnlistableError
@@ -128,6 +128,8 @@ def failure_of(error: Exception) -> Failure:
         return error
     if isinstance(error, Invalid | InvalidRequest):
         return Failure(400, "BadRequestException", str(error))
+    if isinstance(error, UnauthenticatedError):
+        return Failure(401, "NotAuthorizedException", str(error))
     if isinstance(error, PermissionDeniedError):
         return Failure(403, "ForbiddenException", str(error))
     if isinstance(error, NoSuchTable):

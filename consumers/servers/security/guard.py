@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from consumers.servers.security.identity import (
     CHECK_AGAIN,
     PRINCIPAL,
     SEES,
+    Credentials,
     Security,
     credentials_of_headers,
 )
@@ -42,6 +44,8 @@ CHECKS_ITSELF = (
     *("/v1/log/properties", "/v1/log/restore", "/v1/log/transactions", "/v1/log/undrop"),
     *LANCEDB,
 )
+LATER_SECONDS = 1.0
+"""A body that took longer is taken from who can still prove who they are."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
 
 Need = tuple[Access, TableId]
@@ -87,7 +91,8 @@ class Guard:
             shown = credentials_of_headers(Headers(scope=scope))
             # The limits around this have just found out, unless they don't look at this path.
             principal = scope.get(PRINCIPAL) or await self._security.identified(shown)
-            receive = await self._check(principal, path, scope, receive)
+            who = partial(self._by_now, principal, shown, time.monotonic())
+            receive = await self._check(who, path, scope, receive)
         except (LanceNamespaceError, CommitLogError) as error:
             return await _refused(path, scope["method"], error)(scope, receive, send)
 
@@ -101,21 +106,29 @@ class Guard:
             admitted = {**scope, PRINCIPAL: principal, SEES: sees, CHECK_AGAIN: check_again}
             return await self._app(admitted, receive, send)
 
+    async def _by_now(self, principal: Principal, shown: Credentials, began: float) -> Principal:
+        """Return who asks: a body may take minutes, and a key or token end meanwhile."""
+        if time.monotonic() - began < LATER_SECONDS:
+            return principal
+        return await self._security.identified(shown)
+
     async def _check(
-        self, principal: Principal, path: str, scope: Scope, receive: Receive
+        self, who: Callable[[], Awaitable[Principal]], path: str, scope: Scope, receive: Receive
     ) -> Receive:
         """Refuse what is not allowed; return what gives the body to the next layer."""
         needs = _needs_of_body(path, scope["method"])
         if needs is None:
             of_path = tuple(_needs_of_path(path, scope["method"]))
 
-            def check() -> None:
+            async def check() -> None:
+                principal = await who()
                 for access, what in of_path:
                     self._security.check(principal, access, what)
 
-            check()
+            await check()
             return _checked_whole(receive, check)
         body = await _read(receive)
+        principal = await who()
         for access, what in needs(await run_in_threadpool(_decoded, body)):
             self._security.check(principal, access, what)
         return _again(body, receive)
@@ -232,13 +245,13 @@ async def _read(receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-def _checked_whole(receive: Receive, check: Callable[[], None]) -> Receive:
+def _checked_whole(receive: Receive, check: Callable[[], Awaitable[None]]) -> Receive:
     """Check again when a body is whole, which may take minutes."""
 
     async def checked() -> Message:
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
-            check()
+            await check()
         return message
 
     return checked
