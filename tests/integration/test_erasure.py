@@ -205,7 +205,7 @@ STEPS = [
     (erasing, "_record"),
     (carrying, "archive"),
     (archive_rows, "write_file"),
-    (Archive, "with_transactions"),
+    (Archive, "with_changed"),
     (carrying, "take_out"),
     (archive_writer, "_say"),
     (MemoryLog, "tombstone"),

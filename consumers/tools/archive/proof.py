@@ -135,14 +135,8 @@ class Archive:
         """Return the archive with one more segment, saved."""
         return self._saved((*self.segments, segment))
 
-    def with_given_up(self, segment: DecidedSegment) -> Archive:
-        """Return the archive in which a segment's transactions are no longer in the topic."""
-        changed = replace(segment, given_up=True)
-        return self._saved(tuple(changed if one is segment else one for one in self.segments))
-
-    def with_transactions(self, segment: DecidedSegment, file: ArchivedFile) -> Archive:
-        """Return the archive in which a segment has another file of transactions."""
-        changed = replace(segment, transactions=file, given_up=False)
+    def with_changed(self, segment: DecidedSegment, changed: DecidedSegment) -> Archive:
+        """Return the archive in which a segment is another, saved."""
         return self._saved(tuple(changed if one is segment else one for one in self.segments))
 
     def _saved(self, segments: tuple[DecidedSegment, ...]) -> Archive:

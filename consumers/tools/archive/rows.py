@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,8 +94,10 @@ def take_out(archive: Archive, erased: Erased) -> tuple[Archive, int]:
         if not taken:
             continue
         name = _next_name(segment.transactions.name)
-        archive = archive.with_transactions(segment, write_file(archive.folder, name, records))
-        check_segment(archive.folder, archive.segments[_index(archive, segment)])
+        file = write_file(archive.folder, name, records)
+        changed = replace(segment, transactions=file, given_up=False)
+        archive = archive.with_changed(segment, changed)
+        check_segment(archive.folder, changed)
         count += taken
     remove_unnamed(archive)
     return archive, count
@@ -153,11 +156,6 @@ def _of(segment: DecidedSegment, erased: Erased) -> Erased:
     """Return what of `erased` is in a segment."""
     first, last = segment.first_sequence, segment.end.sequence
     return {sequence: ops for sequence, ops in erased.items() if first <= sequence <= last}
-
-
-def _index(archive: Archive, segment: DecidedSegment) -> int:
-    names = [one.first_sequence for one in archive.segments]
-    return names.index(segment.first_sequence)
 
 
 def _next_name(name: str) -> str:

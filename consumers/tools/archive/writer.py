@@ -11,7 +11,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as package_version
 from itertools import takewhile
 from pathlib import Path
@@ -171,7 +171,7 @@ def give_up(
                 keys.append(raw.key)
         log.tombstone(partition, keys)
         result.given_up += len(keys)
-        kept = kept.with_given_up(segment)
+        kept = kept.with_changed(segment, replace(segment, given_up=True))
         on_progress(number + 1, len(pending))
 
 
