@@ -30,6 +30,11 @@ from consumers.commands.output import Column, Row, clock, day_and_time
 if TYPE_CHECKING:
     from commitlog.model.records import Answered, Outcome
 
+Attempted = Annotated[str, Parameter(help="The transaction's id or sequence.")]
+OfPartition = Annotated[int, Parameter(help="The partition of the sequence.")]
+AsJsonAttempts = Annotated[
+    bool, JSON_FLAG, Parameter(help="Print a JSON array, one object per decided attempt.")
+]
 FOLLOW_POLL_SECONDS = 0.5
 TIME = Column("time, UTC", lambda row: clock(row["time"]), leaves=2, brief=day_and_time)
 TABLES = """
@@ -133,24 +138,14 @@ def conflicts(
 
 
 def show(
-    transaction: str,
+    transaction: Attempted,
     /,
     *,
     where: Where = HERE,
-    partition: int = 0,
-    as_json: Annotated[bool, JSON_FLAG] = False,
+    partition: OfPartition = 0,
+    as_json: AsJsonAttempts = False,
 ) -> ExitCode:
-    """Show everything that the log has about a transaction.
-
-    Parameters
-    ----------
-    transaction
-        The transaction's id or sequence.
-    partition
-        The partition of the sequence.
-    as_json
-        Print a JSON array, one object per decided attempt.
-    """
+    """Show everything that the log has about a transaction."""
     from consumers import history as index
 
     return _print_attempts(
@@ -159,24 +154,14 @@ def show(
 
 
 def explain(
-    transaction: str,
+    transaction: Attempted,
     /,
     *,
     where: Where = HERE,
-    partition: int = 0,
-    as_json: Annotated[bool, JSON_FLAG] = False,
+    partition: OfPartition = 0,
+    as_json: AsJsonAttempts = False,
 ) -> ExitCode:
-    """Explain the outcome of a transaction: what was compared, and which rule decided.
-
-    Parameters
-    ----------
-    transaction
-        The transaction's id or sequence.
-    partition
-        The partition of the sequence.
-    as_json
-        Print a JSON array, one object per decided attempt.
-    """
+    """Explain the outcome of a transaction: what was compared, and which rule decided."""
     from consumers.views.explanation import explain as explained
 
     return _print_attempts(
