@@ -53,12 +53,19 @@ class PlainWalk(Walk):
 
         With a `machine`, on which plain appends are decided again, all else is handed out.
         """
-        self._partition, self._chain, self._on_run = partition, chain, on_run
-        self._machine = machine
-        topics = _RawTopics(log)
-        super().__init__(topics, partition, replica)
-        assert topics.transactions is not None
-        self._raw = topics.transactions
+        self._log, self._partition, self._chain = log, partition, chain
+        self._on_run, self._machine = on_run, machine
+        super().__init__(self, partition, replica)
+
+    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
+        """Read the outcomes topic as bytes, which are decoded where they aren't plain."""
+        raw = self._log.read_raw(partition, offset, is_transactions=False)
+        return cast(Reader[Answered], raw)
+
+    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
+        """Read the transactions topic; what is handed out of it is decoded."""
+        self._raw = _LateTransactions(self._log, partition, offset)
+        return self._raw
 
     def _pass(self, records: list[Any]) -> list[Decided]:
         """Follow what is plain, and judge the first record that isn't."""
@@ -104,24 +111,6 @@ class PlainWalk(Walk):
                 )
             )
         return run.outcomes
-
-
-class _RawTopics:
-    """A log's topics for a walk, as bytes; what is handed out of the transactions is decoded."""
-
-    def __init__(self, log: ArchivableLog) -> None:
-        self._log = log
-        self.transactions: _LateTransactions | None = None
-
-    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
-        """Read the outcomes topic; `PlainWalk` decodes it."""
-        raw = self._log.read_raw(partition, offset, is_transactions=False)
-        return cast(Reader[Answered], raw)
-
-    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
-        """Read the transactions topic."""
-        self.transactions = _LateTransactions(self._log, partition, offset)
-        return self.transactions
 
 
 class _LateTransactions(ReadsThrough):
