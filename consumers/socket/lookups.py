@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from commitlog.core.iceberg.views import IcebergView
 from commitlog.messages import IcebergDescription, NamespaceDescription, TableHead
 from commitlog.model.table import TableId, parse_table_id
-from consumers.partition.files.catalogue import Head
+from consumers.partition.files.catalogue import Head, PartitionHeads
 from consumers.partition.files.events import Version
 from consumers.partition.session import Session
 from consumers.socket.row_states import Params
@@ -51,65 +52,40 @@ class Listings:
         self._ask = ask
 
     async def tables(self, params: Params) -> list[dict[str, Any]]:
-        """Describe tables without their schemas; `brief` asks for names and heads alone.
-
-        With a `limit`, so many at most, of those directly in the namespace, after a name.
-        """
-        within = _within(params)
+        """Describe tables without their schemas; `brief` asks for names and heads alone."""
         if params.get("brief"):
-            after, limit = str(params.get("after", "")), params.get("limit")
-            heads = await self._ask(
-                lambda now: (
-                    now.catalogue.heads(within)
-                    if limit is None
-                    else now.catalogue.next_heads(within, after, int(limit))
-                )
-            )
+            heads = await self._listed(params, PartitionHeads.heads, PartitionHeads.next_heads)
             return [TableHead(one.table, one.incarnation, one.version).to_json() for one in heads]
+        within = _within(params)
         found = await self._ask(lambda now: now.readable.beside(now.catalogue.heads(within)))
         return [head.described(readable).to_json() for head, readable in found]
 
     async def namespaces(self, params: Params) -> list[dict[str, Any]]:
-        """Describe a namespace and those in it, or all.
-
-        `alone` asks for that one only; a `limit` for so many directly in it, after a name.
-        """
-        within = _within(params)
-        after, limit = str(params.get("after", "")), params.get("limit")
-        found = await self._ask(
-            lambda now: (
-                now.catalogue.namespace(within)
-                if params.get("alone")
-                else now.catalogue.namespaces(within)
-                if limit is None
-                else now.catalogue.next_namespaces(within, after, int(limit))
-            )
-        )
+        """Describe a namespace and those in it, or all; `alone` asks for that one only."""
+        of = PartitionHeads.namespace if params.get("alone") else PartitionHeads.namespaces
+        found = await self._listed(params, of, PartitionHeads.next_namespaces)
         return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
 
     async def iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
-        """Describe Iceberg tables and views.
-
-        With a `limit`, so many at most, of those directly in the namespace, after a name: views
-        with `is_view`, else tables.
-        """
-        within = _within(params)
-        after, limit = str(params.get("after", "")), params.get("limit")
-        found = await self._ask(
-            lambda now: (
-                now.catalogue.iceberg_tables(within)
-                if limit is None
-                else now.catalogue.next_iceberg_tables(
-                    within, after, int(limit), is_view=bool(params.get("is_view"))
-                )
-            )
-        )
+        """Describe Iceberg tables and views; in parts tables, or with `is_view` views."""
+        following = partial(PartitionHeads.next_iceberg_tables, is_view=bool(params.get("is_view")))
+        found = await self._listed(params, PartitionHeads.iceberg_tables, following)
         return [
             IcebergDescription(
                 name, table.uuid, table.metadata_location, is_view=isinstance(table, IcebergView)
             ).to_json()
             for name, table in found
         ]
+
+    async def _listed(
+        self, params: Params, whole: Callable[..., Any], following: Callable[..., Any]
+    ) -> Any:
+        """Return all, or with a `limit` so many directly in the namespace, after a name."""
+        within, limit = _within(params), params.get("limit")
+        if limit is None or params.get("alone"):
+            return await self._ask(lambda now: whole(now.catalogue, within))
+        after = str(params.get("after", ""))
+        return await self._ask(lambda now: following(now.catalogue, within, after, int(limit)))
 
 
 def _within(params: Params) -> TableId:
