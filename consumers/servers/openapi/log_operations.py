@@ -30,10 +30,15 @@ _WRONG = {
 
 
 def _operation(
-    name: str, summary: str, done: Mapping[str, Any], **more: Any
-) -> dict[str, dict[str, Any]]:
+    name: str,
+    summary: str,
+    done: Mapping[str, Any],
+    also: Mapping[str, str] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Describe an operation; `also` are statuses beside those that each operation has."""
     responses: dict[str, Any] = {"200": {"description": "The answer.", "content": dict(done)}}
-    for status, text in _WRONG.items():
+    for status, text in {**_WRONG, **(also or {})}.items():
         responses[status] = {"description": text, "content": {_JSON: {"schema": _ERROR}}}
     found = {"operationId": name, "tags": ["server"], "summary": summary, "responses": responses}
     return {**found, **more}
@@ -47,6 +52,7 @@ _FEED = _operation(
     "Feed",
     "Follow all decisions as server-sent events, each a CloudEvent with its position.",
     {"text/event-stream": {"schema": {"type": ["string", "object"]}}},
+    {"404": "The table does not exist; the answer lists similar names."},
     parameters=[
         _query("table", "Tables, and namespaces as `ns$*`; all by default.", _TEXTS),
         _query("refused", "Refused transactions too.", {"type": "string", "enum": ["0", "1"]}),
@@ -66,10 +72,6 @@ _FEED = _operation(
         },
     ],
 )
-_FEED["responses"]["404"] = {
-    "description": "The table does not exist; the answer lists similar names.",
-    "content": {_JSON: {"schema": _ERROR}},
-}
 _SQL = _operation(
     "Sql",
     "Run one SELECT over the index.",
@@ -145,18 +147,18 @@ _MORE = {
 }
 
 
-def _of_log(name: str, summary: str, **more: Any) -> dict[str, Any]:
-    found = _operation(name, summary, {_JSON: {"schema": _OUTCOME}}, **more)
-    for status, text in _MORE.items():
-        found["responses"][status] = {"description": text, "content": {_JSON: {"schema": _ERROR}}}
-    return found
+def _path(name: str, **more: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, **more, "schema": schema}
 
 
 def _submitted(name: str, summary: str, request: type[BaseModel]) -> dict[str, Any]:
     schema = request.model_json_schema(ref_template="#/components/schemas/{model}")
-    return _of_log(
+    return _operation(
         name,
         summary,
+        {_JSON: {"schema": _OUTCOME}},
+        _MORE,
         parameters=[
             {
                 "name": "Idempotency-Key",
@@ -186,33 +188,21 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_DESCRIBE = _of_log(
+_DESCRIBE = _operation(
     "DescribeLogTransaction",
     "Return the outcome of a transaction.",
-    parameters=[
-        {
-            "name": "id",
-            "in": "path",
-            "required": True,
-            "description": "Its id, or the Idempotency-Key that it was sent under.",
-            "schema": {"type": "string", "minLength": 1},
-        }
-    ],
+    {_JSON: {"schema": _OUTCOME}},
+    _MORE,
+    parameters=[_path("id", description="Its id, or the Idempotency-Key that it was sent under.")],
 )
 
 _PREWARM = _operation(
     "PrewarmTableIndex",
     "Load an index into memory before it is queried, as LanceDB's client does.",
     {_JSON: {"schema": {"type": "object"}}},
-    parameters=[
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in ("id", "index_name")
-    ],
+    _MORE,
+    parameters=[_path("id"), _path("index_name")],
 )
-_PREWARM["responses"] |= {
-    status: {"description": text, "content": {_JSON: {"schema": _ERROR}}}
-    for status, text in _MORE.items()
-}
 
 OPERATION_OBJECTS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/log/feed"): _FEED,
