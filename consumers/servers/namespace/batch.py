@@ -7,7 +7,8 @@ answer has one result per operation, in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -100,7 +101,7 @@ class _Batch:
     def add(self, chosen: Sequence[tuple[str, Any]]) -> None:
         """Add operations of the four kinds, in order."""
         for index, (kind, body) in enumerate(chosen):
-            with _Named(f"operations[{index}]"):
+            with _named(f"operations[{index}]"):
                 table = _table(body.id)
                 if kind == "declare_table":
                     self.declare(table, body)
@@ -198,7 +199,7 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(BatchCreateTableVersionsRequest, {"entries"})
     _check_count(service, "entries", len(request.entries))
     for index, entry in enumerate(request.entries):
-        with _Named(f"entries[{index}]"):
+        with _named(f"entries[{index}]"):
             call.need(Access.WRITE, _table(entry.id))
     found = _first(service, call)
     infos: dict[TableId, TableInfo] = {}
@@ -206,7 +207,7 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
 
         def fill(batch: _Batch) -> None:
             for index, entry in enumerate(request.entries):
-                with _Named(f"entries[{index}]"):
+                with _named(f"entries[{index}]"):
                     batch.add_version(_table(entry.id), entry)
                 batch.asked.append(index)
             batch.items = "entries"
@@ -278,7 +279,7 @@ def _chosen(service: Service, call: Call) -> list[tuple[str, Any]]:
     _check_count(service, "operations", len(request.operations))
     chosen = []
     for index, operation in enumerate(request.operations):
-        with _Named(f"operations[{index}]"):
+        with _named(f"operations[{index}]"):
             sent = call.fields["operations"][index]
             given = [name for name, body in sent.items() if body is not None]
             if len(given) != 1 or given[0] not in KINDS:
@@ -380,17 +381,13 @@ def _check_count(service: Service, name: str, count: int) -> None:
         raise InvalidInputError(f"{name}: a batch must have 1 to {limit}, not {count}")
 
 
-class _Named:
-    """Says in each error which part of the request it is about."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InvalidRequest):
-            raise InvalidInputError(f"{self._name}: {error}") from error
-        if isinstance(error, LanceNamespaceError | CommitLogError):
-            error.args = (f"{self._name}: {error}", *error.args[1:])
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say in each error which part of the request it is about."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidInputError(f"{name}: {error}") from error
+    except (LanceNamespaceError, CommitLogError) as error:
+        error.args = (f"{name}: {error}", *error.args[1:])
+        raise

@@ -23,7 +23,7 @@ from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, E
 from consumers.servers.namespace.respond import respond
 from consumers.servers.namespace.service import Service
 from consumers.servers.row_processes import RowProcesses, WorkLost
-from consumers.servers.security.grants import Access, Principal
+from consumers.servers.security.grants import Access
 
 READ_SECONDS, WRITE_SECONDS = 300.0, 3700.0
 """How long a question may take, and how long a change: a merge may ask for an hour."""
@@ -32,17 +32,14 @@ HAS_PROC = os.path.isdir("/proc/self/fd")
 _ENTRIES = {entry.name: entry for entry in (*OPERATIONS, *LOG_OPERATIONS)}
 
 
+_SENT = ("operation", "path", "object_id", "index_name", "query", "body", "principal")
+
+
 class Work(NamedTuple):
     """A request."""
 
-    operation: str
-    path: str
-    object_id: str | None
-    index_name: str
-    query: tuple[tuple[str, str], ...]
-    headers: dict[str, str]
-    body: bytes
-    principal: Principal
+    call: dict[str, Any]
+    """The fields of the `Call` that any process can have."""
     rows: PickleBuffer | None = None
     rows_file: str = ""
     """Where the rows are, if they are too many to be sent along."""
@@ -94,26 +91,14 @@ def handler(service: Service, noted: NotedMetrics) -> Callable[[Work], Done]:
 
 
 def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> tuple[Response, Done]:
-    entry = _ENTRIES[work.operation]
-    call = Call(
-        operation=work.operation,
-        path=work.path,
-        object_id=work.object_id,
-        index_name=work.index_name,
-        query=work.query,
-        headers=work.headers,
-        body=work.body,
-        items_max=service.settings.operations_max,
-        security=service.security,
-        principal=work.principal,
-    )
+    call = Call(**work.call, items_max=service.settings.operations_max, security=service.security)
     metrics.outcomes = []
     with ExitStack() as opened:
         if work.rows_file:
             call.stream = opened.enter_context(open(work.rows_file, "rb"))
         elif work.rows is not None:
             call.stream = io.BytesIO(work.rows)
-        response = respond(entry, service, call)
+        response = respond(_ENTRIES[call.operation], service, call)
     return response, Done(
         status=response.status_code,
         headers=response.raw_headers,
@@ -157,18 +142,8 @@ def _work(call: Call) -> Work:
     if call.stream is not None:
         rows_file = path_of(call.stream)
         rows = None if rows_file else PickleBuffer(call.stream.read())
-    return Work(
-        operation=call.operation,
-        path=call.path,
-        object_id=call.object_id,
-        index_name=call.index_name,
-        query=call.query,
-        headers=dict(call.headers),
-        body=call.body,
-        principal=call.principal,
-        rows=rows,
-        rows_file=rows_file,
-    )
+    sent = {name: getattr(call, name) for name in _SENT}
+    return Work({**sent, "headers": dict(call.headers)}, rows, rows_file)
 
 
 def path_of(stream: IO[bytes]) -> str:

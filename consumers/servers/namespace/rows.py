@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -12,6 +11,7 @@ import pyarrow as pa
 from lance_namespace import (
     CountTableRowsRequest,
     CreateTableRequest,
+    CreateTableVersionRequest,
     DeclareTableRequest,
     DeleteFromTableRequest,
     InsertIntoTableRequest,
@@ -112,14 +112,9 @@ def _commit_first(
         manifest = stage_first_version(target.table, target.location, rows)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidInputError(f"the rows cannot be written: {error}") from error
-    request = SimpleNamespace(
-        version=1,
-        manifest_path=object_path(target.location, manifest.path),
-        manifest_size=None,
-        e_tag=None,
-        metadata=None,
-        naming_scheme=manifest.naming_scheme,
-        branch=None,
+    path = object_path(target.location, manifest.path)
+    request = CreateTableVersionRequest(
+        version=1, manifest_path=path, naming_scheme=manifest.naming_scheme
     )
     staged = read_staged(target, request)
     found = commit_staged(service, call, [*before, staged.operation], staged.transaction_id)
