@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace import InvalidInputError
 
-from consumers.servers.namespace.log_transactions import Append, _table
+from consumers.servers.namespace.arrow_rows import rows_of_json
+from consumers.servers.namespace.log_transactions import Append
 
 STRUCT = pa.struct([("a", pa.int64())])
 MAP = pa.map_(pa.int64(), pa.float32())
@@ -16,7 +17,7 @@ MAP = pa.map_(pa.int64(), pa.float32())
 
 def made(kind: pa.DataType, value: Any) -> Any:
     schema = pa.schema([("c", kind)])
-    return _table([{"c": value}], schema).column("c").to_pylist()[0]
+    return rows_of_json([{"c": value}], schema).column("c").to_pylist()[0]
 
 
 @pytest.mark.parametrize(

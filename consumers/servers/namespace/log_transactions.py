@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from math import isfinite
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from lance_namespace import InvalidInputError
 from lance_namespace.errors import TransactionNotFoundError
-from pyarrow import types
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from commitlog.adapters.lance_datasets import check_gate
@@ -35,7 +34,7 @@ from commitlog.model import operations as logged
 from commitlog.model.operations import target
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.namespace.arrow_rows import open_rows
+from consumers.servers.namespace.arrow_rows import open_rows, rows_of_json
 from consumers.servers.namespace.call import Call, id_of_key
 from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.security.grants import Access
@@ -90,7 +89,7 @@ class _Rows(_OnTable):
             raise InvalidInputError(f"{self.table}: give either rows or arrow")
         try:
             if self.arrow is None:
-                return _table(self.rows or [], schema)
+                return rows_of_json(self.rows or [], schema)
             return open_rows(io.BytesIO(_bytes("arrow", self.arrow)), []).read_all()
         except (InvalidInputError, *_UNREADABLE) as error:
             raise InvalidInputError(f"{self.table}: the rows can't be read: {error}") from error
@@ -99,19 +98,11 @@ class _Rows(_OnTable):
 class Append(_Rows):
     """Add rows."""
 
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
-        builder.append(self.table_id(), self.data(service.info(self.table_id()).schema))
-
 
 class Delete(_OnTable):
     """Delete the rows of a predicate."""
 
     predicate: Annotated[StrictStr, Field(min_length=1)]
-
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
-        builder.delete(self.table_id(), self.predicate)
 
 
 class Update(_OnTable):
@@ -120,10 +111,6 @@ class Update(_OnTable):
     updates: Annotated[dict[StrictStr, StrictStr], Field(min_length=1)]
     predicate: StrictStr | None = None
 
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
-        builder.update(self.table_id(), self.updates, self.predicate)
-
 
 class MergeInsert(_Rows):
     """Update the rows that match by key, and insert the others."""
@@ -131,17 +118,6 @@ class MergeInsert(_Rows):
     on: Annotated[list[StrictStr], Field(min_length=1)]
     when_matched_update_all: bool = True
     when_not_matched_insert_all: bool = True
-
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
-        rows = self.data(service.info(self.table_id()).schema)
-        builder.merge_insert(
-            self.table_id(),
-            rows,
-            self.on,
-            when_matched_update_all=self.when_matched_update_all,
-            when_not_matched_insert_all=self.when_not_matched_insert_all,
-        )
 
 
 class LanceCommitBody(_OnTable):
@@ -159,11 +135,6 @@ class LanceCommitBody(_OnTable):
         genesis = service.log.runtime().genesis
         home = known.location if known else default_location(genesis, self.table_id(), "new")
         check_gate(home, list(filter(None, named)))
-
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
-        message = _bytes("message", self.message)
-        builder.submit(self.table_id(), message, read_version=self.read_version)
 
 
 class IcebergChangeBody(_OnTable):
@@ -184,8 +155,8 @@ class IcebergChangeBody(_OnTable):
             for place in named:
                 service.table_places.check(call.principal, self.table_id(), place, own=own)
 
-    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
-        """Add this to a transaction."""
+    def change(self) -> logged.IcebergChange:
+        """Return what the log is asked for."""
         with_type_names({"updates": self.updates})
         sent, asked = dump_json(self.requirements), dump_json(self.updates)
         if problem := number_problem(sent.encode()) or number_problem(asked.encode()):
@@ -196,10 +167,35 @@ class IcebergChangeBody(_OnTable):
         else:
             body = {"requirements": self.requirements, "updates": self.updates}
             made = parse_table_commit(body, self.table_id()).sent
-        builder.submit(None, made)
+        return made
 
 
 Chosen = Append | Delete | Update | MergeInsert | LanceCommitBody | IcebergChangeBody
+
+
+def _add(one: Chosen, builder: TransactionBuilder, service: Service) -> None:
+    """Add an operation to a transaction."""
+    table = one.table_id()
+    match one:
+        case Append():
+            builder.append(table, one.data(service.info(table).schema))
+        case Delete():
+            builder.delete(table, one.predicate)
+        case Update():
+            builder.update(table, one.updates, one.predicate)
+        case MergeInsert():
+            builder.merge_insert(
+                table,
+                one.data(service.info(table).schema),
+                one.on,
+                when_matched_update_all=one.when_matched_update_all,
+                when_not_matched_insert_all=one.when_not_matched_insert_all,
+            )
+        case LanceCommitBody():
+            message = _bytes("message", one.message)
+            builder.submit(table, message, read_version=one.read_version)
+        case IcebergChangeBody():
+            builder.submit(None, one.change())
 
 
 class Operation(Strict):
@@ -235,6 +231,15 @@ class LogTransactionRequest(Strict):
     context: dict[str, Any] | None = None
 
 
+class OneRecord(Strict):
+    """Another request that becomes one record."""
+
+    properties: Said = {}
+    timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 120.0
+    identity: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+
+
 def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
     """Commit operations on any tables as one record."""
     request = LogTransactionRequest.model_validate(call.fields)
@@ -242,24 +247,37 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
     for one in chosen:
         call.need(Access.WRITE, one.table_id())
         one.check_places(service, call)
-    found = service.first_answer(call)
-    if found is not None:
-        call.committed, call.position = found[0].transaction_id, found[0].sequence
-        return described(found[0])
-    builder = service.log.transact(
-        transaction_id=call.key,
-        properties=[*request.properties.items(), *keyed(call)],
-        timeout=request.timeout_seconds,
-        wait=request.wait,
-    )
-    with builder:
-        for index, one in enumerate(chosen):
-            try:
-                one.add_to(builder, service)
-            except (InvalidInputError, Invalid) as error:
-                raise InvalidInputError(f"operations[{index}]: {error}") from error
-    outcome = builder.outcome
-    assert outcome is not None
+
+    def commit(**asked: Any) -> Outcome | None:
+        with service.log.transact(wait=request.wait, **asked) as builder:
+            for index, one in enumerate(chosen):
+                try:
+                    _add(one, builder, service)
+                except (InvalidInputError, Invalid) as error:
+                    raise InvalidInputError(f"operations[{index}]: {error}") from error
+        return builder.outcome
+
+    return once(service, call, request, commit)
+
+
+def once(
+    service: Service,
+    call: Call,
+    request: LogTransactionRequest | OneRecord,
+    commit: Callable[..., Outcome | None],
+) -> dict[str, Any]:
+    """Commit a request as one record, or answer as before if its key was used."""
+    first = service.first_answer(call)
+    if first is not None:
+        outcome: Outcome | None = first[0]
+    else:
+        outcome = commit(
+            transaction_id=call.key,
+            properties=[*request.properties.items(), *keyed(call)],
+            timeout=request.timeout_seconds,
+        )
+    if outcome is None:
+        return {"results": []}  # all of them are as they were
     call.committed, call.position = outcome.transaction_id, outcome.sequence
     return described(outcome)
 
@@ -314,70 +332,3 @@ def _bytes(name: str, text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInputError(f"{name} isn't base64: {error}") from error
-
-
-def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows of JSON: each column as the table has it, and null where a row lacks it."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    unknown = [name for name in names if name not in schema.names]
-    if unknown or not rows:
-        raise InvalidInputError(
-            f"the rows have the columns {unknown[:5]}, which the table doesn't have; it has "
-            f"{schema.names}"
-            if rows
-            else "no rows are given"
-        )
-    for name in names:
-        kind = schema.field(name).type
-        wrong = next((row[name] for row in rows if name in row and _loses(row[name], kind)), None)
-        if wrong is not None:
-            raise InvalidInputError(
-                f"column {name!r} is {kind}, which can't hold all of {str(wrong)[:100]}"
-            )
-    return pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))
-
-
-def _loses(value: Any, kind: pa.DataType) -> bool:
-    """Return True if Arrow would keep less than JSON says: it leaves things out without a word.
-
-    These are fractions, fields of a struct that it doesn't have, and texts where lists belong.
-    """
-    if value is None:
-        return False
-    if isinstance(kind, pa.BaseExtensionType):
-        return _loses(value, kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _loses(value, kind.value_type)
-    if isinstance(value, bool):
-        return bool(types.is_floating(kind))
-    if isinstance(value, int | float) and (most := _FLOATS_END.get(kind)) and isfinite(value):
-        return abs(value) >= most
-    if isinstance(value, float):
-        return not value.is_integer() and bool(types.is_integer(kind) or types.is_temporal(kind))
-    if types.is_struct(kind):
-        known = {field.name: field.type for field in kind}
-        return not isinstance(value, dict) or any(
-            name not in known or _loses(part, known[name]) for name, part in value.items()
-        )
-    if types.is_map(kind):
-        return _loses_pairs(value, kind)
-    if types.is_nested(kind) and not types.is_union(kind):
-        return not isinstance(value, list) or any(_loses(part, kind.value_type) for part in value)
-    return False
-
-
-def _loses_pairs(value: Any, kind: pa.MapType) -> bool:
-    """Return the same for a map: an object, or a list of `{"key": ..., "value": ...}`."""
-    if isinstance(value, dict):
-        return any(_loses(part, kind.item_type) for part in value.values())
-    return not isinstance(value, list) or any(
-        not isinstance(pair, dict)
-        or pair.keys() != {"key", "value"}
-        or _loses(pair["key"], kind.key_type)
-        or _loses(pair["value"], kind.item_type)
-        for pair in value
-    )
-
-
-_FLOATS_END = {pa.float16(): 65520.0, pa.float32(): 3.4028235677973366e38}
-"""From where on they have infinity for a number."""

@@ -9,24 +9,9 @@ from pydantic import Field, StrictInt, StrictStr
 
 from commitlog.model.table import parse_table_id
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.log_transactions import (
-    TIMEOUT_SECONDS_MAX,
-    Said,
-    Strict,
-    TableName,
-    described,
-)
-from consumers.servers.namespace.service import Service, keyed
+from consumers.servers.namespace.log_transactions import OneRecord, TableName, once
+from consumers.servers.namespace.service import Service
 from consumers.servers.security.grants import Access
-
-
-class OneRecord(Strict):
-    """A request that becomes one record."""
-
-    properties: Said = {}
-    timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 120.0
-    identity: dict[str, Any] | None = None
-    context: dict[str, Any] | None = None
 
 
 class UndropRequest(OneRecord):
@@ -71,23 +56,6 @@ def restore(service: Service, call: Call) -> dict[str, Any]:
     return once(
         service, call, request, lambda **more: service.log.restore(tables, request.position, **more)
     )
-
-
-def once(service: Service, call: Call, request: OneRecord, commit: Any) -> dict[str, Any]:
-    """Commit a request, or answer as before if its key was used."""
-    found = service.first_answer(call)
-    if found is not None:
-        outcome = found[0]
-    else:
-        outcome = commit(
-            transaction_id=call.key,
-            properties=[*request.properties.items(), *keyed(call)],
-            timeout=request.timeout_seconds,
-        )
-    if outcome is None:
-        return {"results": []}  # all of them are as they were
-    call.committed, call.position = outcome.transaction_id, outcome.sequence
-    return described(outcome)
 
 
 class PropertiesRequest(OneRecord):
