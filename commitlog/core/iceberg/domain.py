@@ -41,14 +41,6 @@ class UnmetRequirement:
     requirement: Mapping[str, Any]
     actual: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the item of `failed-requirements`."""
-        return {
-            "identifier": {"namespace": list(self.table[:-1]), "name": self.table[-1]},
-            "requirement": dict(self.requirement),
-            "actual": dict(self.actual),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class IcebergRefused:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -36,7 +37,7 @@ from commitlog.model.operations import (
     Operation,
     RenameTable,
 )
-from commitlog.model.records import Code
+from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.access import HEADER, TableAccess, understood
 from consumers.servers.iceberg.replies import (
@@ -62,12 +63,7 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.request_context import IcebergRequest, boolean_of
-from consumers.servers.iceberg.service import (
-    CatalogView,
-    Committed,
-    IcebergSettings,
-    RefusedChanges,
-)
+from consumers.servers.iceberg.service import CatalogView, IcebergSettings, locations_of
 from consumers.servers.iceberg.time_travel import IcebergService
 from consumers.servers.security.places import folder_name
 from consumers.servers.vending.vendor import Subject
@@ -112,15 +108,21 @@ class IcebergCatalog:
         return self.service.operations(asked.transaction_id) if asked.has_key else ()
 
     def submit(
-        self, asked: IcebergRequest, operations: Sequence[Operation]
-    ) -> Committed | RefusedChanges:
-        """Append one transaction and wait for its outcome."""
-        return self.service.submit(
+        self,
+        asked: IcebergRequest,
+        operations: Sequence[Operation],
+        failure: Callable[[Outcome], Failure] = failure_of_refusal,
+    ) -> Outcome:
+        """Append one transaction and wait for its outcome; raise the failure of a refusal."""
+        outcome = self.service.submit(
             operations,
             transaction_id=asked.transaction_id,
             id_is_new=not asked.has_key,
             timeout_seconds=self.settings.timeout_seconds,
         )
+        if outcome.status is not Status.COMMITTED:
+            raise failure(outcome)
+        return outcome
 
     def commit_transaction(self, asked: IcebergRequest) -> Response:
         """Commit changes of many tables, all or none."""
@@ -134,13 +136,15 @@ class IcebergCatalog:
         if request.lance_operations:
             items = request.lance_operations
             operations += self.service.lance_operations(items, asked.transaction_id, asked.who)
-        answer = self.submit(asked, operations)
-        if isinstance(answer, RefusedChanges):
-            raise failure_of_transaction_refusal(answer, operations, len(request.changes))
+        failure = partial(
+            failure_of_transaction_refusal, operations=operations, changes=len(request.changes)
+        )
+        answer = self.submit(asked, operations, failure)
+        locations = locations_of(answer)
         results = [
             {
                 "identifier": identifier_json(change.table),
-                "metadata-location": answer.locations[change.table],
+                "metadata-location": locations[change.table],
             }
             for change in request.changes
         ]
@@ -150,14 +154,15 @@ class IcebergCatalog:
         """Commit changes of one table."""
         table, most = asked.name, self.settings.updates_max
         change = parse_table_commit(with_type_names(asked.json), table, updates_max=most)
-        answer = self.submit(asked, [change.sent])
-        if isinstance(answer, RefusedChanges):
-            if answer.code is Code.NO_SUCH_NAMESPACE:
-                raise no_such_namespace(table[:-1])
+
+        def failure(refused: Outcome) -> Failure:
+            if refused.code is Code.NO_SUCH_NAMESPACE:
+                return no_such_namespace(table[:-1])
             if change.is_create and table in (view := self.view()).views:
-                raise self._taken(view, table)
-            raise failure_of_table_refusal(answer)
-        return self._committed(answer, table)
+                return self._taken(view, table)
+            return failure_of_table_refusal(refused)
+
+        return self.committed(self.submit(asked, [change.sent], failure), table)
 
     def create_table(self, asked: IcebergRequest) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
@@ -257,9 +262,7 @@ class IcebergCatalog:
         # A repeated request must say the same as the first, which cannot know the uuid any more.
         incarnation = "" if asked.has_key or found is None else found.uuid
         kind = DropTable if purge else DeregisterTable
-        answer = self.submit(asked, [kind(table, incarnation)])
-        if isinstance(answer, RefusedChanges):
-            raise failure_of_refusal(answer)
+        self.submit(asked, [kind(table, incarnation)])
         return Response(status_code=204)
 
     def rename_table(self, asked: IcebergRequest) -> Response:
@@ -276,7 +279,7 @@ class IcebergCatalog:
         asked: IcebergRequest,
         known: Known,
         missing: Callable[[TableId], Failure],
-        failure: Callable[[RefusedChanges, TableId], Failure],
+        failure: Callable[[Outcome, TableId], Failure],
     ) -> Response:
         """Give one of the known tables, or views, another name."""
         node = asked.node
@@ -287,9 +290,7 @@ class IcebergCatalog:
         wrong = wrong or rename_problem(view, source, destination)
         if wrong is not None and not self.first(asked):
             raise wrong
-        answer = self.submit(asked, [RenameTable(source, destination)])
-        if isinstance(answer, RefusedChanges):
-            raise failure(answer, source)
+        self.submit(asked, [RenameTable(source, destination)], lambda one: failure(one, source))
         return Response(status_code=204)
 
     def list_tables(self, asked: IcebergRequest) -> Response:
@@ -362,17 +363,20 @@ class IcebergCatalog:
 
     def _made(self, asked: IcebergRequest, change: IcebergChange, tell: Tell | None) -> Response:
         """Commit what makes a table."""
-        answer, table = self.submit(asked, [change]), change.table
-        if not isinstance(answer, RefusedChanges):
-            return self._committed(answer, table, tell)
-        if answer.failed:
-            raise self._taken(self.view(), table)
-        if answer.code is Code.NO_SUCH_NAMESPACE:
-            raise no_such_namespace(table[:-1])
-        raise failure_of_refusal(answer)
+        table = change.table
 
-    def _committed(self, answer: Committed, table: TableId, tell: Tell | None = None) -> Response:
-        location = answer.locations[table]
+        def failure(refused: Outcome) -> Failure:
+            if refused.failed_requirements:
+                return self._taken(self.view(), table)
+            if refused.code is Code.NO_SUCH_NAMESPACE:
+                return no_such_namespace(table[:-1])
+            return failure_of_refusal(refused)
+
+        return self.committed(self.submit(asked, [change], failure), table, tell)
+
+    def committed(self, answer: Outcome, table: TableId, tell: Tell | None = None) -> Response:
+        """Return a table, or view, as a transaction left it."""
+        location = locations_of(answer)[table]
         with landed(answer.transaction_id):
             known = self.view().tables.get(table) if tell is not None else None
             access = tell(Subject(table, known.uuid, known.location)) if tell and known else {}

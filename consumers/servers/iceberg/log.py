@@ -22,7 +22,6 @@ from commitlog.adapters.lance_datasets import behind
 from commitlog.client.commits.iceberg_text import number_problem
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.creating import register_change, register_reference
-from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
@@ -45,7 +44,7 @@ from commitlog.model.table import TableId
 from commitlog.newest import Newest
 from commitlog.words import say
 from consumers.partition.files.iceberg_files import IcebergFiles
-from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
+from consumers.servers.iceberg.service import CatalogView
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
 from consumers.servers.namespace.service import Service
@@ -107,7 +106,7 @@ class LogIcebergService:
         transaction_id: str,
         id_is_new: bool,
         timeout_seconds: float,
-    ) -> Committed | RefusedChanges:
+    ) -> Outcome:
         """Append one transaction and return its outcome; the same id returns the same outcome.
 
         `id_is_new`: this id can't have been used before, which is cheaper.
@@ -122,7 +121,8 @@ class LogIcebergService:
             if known is not None and runtime.partition_of(known[1]) != here:
                 about = {"sequence": known[0].sequence, "status": known[0].status}
                 phrase = Phrase("id_reused", {"transaction_id": transaction_id, **about})
-                return RefusedChanges(Status.REJECTED, Code.ID_REUSED, say(phrase))
+                reused = {"status": Status.REJECTED, "code": Code.ID_REUSED}
+                return replace(known[0], message=say(phrase), **reused)
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
@@ -131,25 +131,9 @@ class LogIcebergService:
             outcome = ticket.result(timeout_seconds, "readable" if alone else "committed")
         finally:
             runtime.forget(ticket)
-        if outcome.status is not Status.COMMITTED:
-            if outcome.answers is not None:
-                outcome = self._first(outcome, runtime.partition_of(transaction))
-            return RefusedChanges(
-                status=outcome.status,
-                code=outcome.code,
-                message=outcome.message,
-                failed=tuple(
-                    UnmetRequirement(
-                        failed.table,
-                        load_json(failed.requirement, "requirement"),
-                        load_json(failed.actual, "actual"),
-                    )
-                    for failed in outcome.failed_requirements
-                ),
-                problem=_why_not_rebased(outcome),
-            )
-        locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
-        return Committed(transaction_id, locations)
+        if outcome.status is not Status.COMMITTED and outcome.answers is not None:
+            return self._first(outcome, runtime.partition_of(transaction))
+        return outcome
 
     def operations(self, transaction_id: str) -> Sequence[Operation]:
         """Return the operations of a decided transaction; none if there is no such id."""
@@ -327,12 +311,6 @@ def _check_usable(data: bytes, location: str) -> None:
         raise InvalidTransaction(
             f"the metadata file {location} is not usable: {error}", field="metadata-location"
         ) from error
-
-
-def _why_not_rebased(outcome: Outcome) -> str:
-    if outcome.reason is None or outcome.reason.name != "iceberg_not_rebased":
-        return ""
-    return say(outcome.reason.argument("problem"))
 
 
 class OnDemand(Mapping[TableId, V], Generic[V]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NoReturn
 from urllib.parse import unquote
 
 from starlette.responses import Response
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from commitlog.client.commits.catalogue import checked_properties
 from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
-from commitlog.model.records import Code
+from commitlog.model.records import Code, Outcome
 from commitlog.model.table import TableId
 from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.replies import (
@@ -23,7 +22,7 @@ from consumers.servers.iceberg.replies import (
     paginate,
 )
 from consumers.servers.iceberg.request_context import IcebergRequest
-from consumers.servers.iceberg.service import CatalogView, RefusedChanges
+from consumers.servers.iceberg.service import CatalogView
 from consumers.servers.security.budgets import ICEBERG_SEPARATOR
 
 
@@ -39,11 +38,13 @@ def create_namespace(catalog: IcebergCatalog, asked: IcebergRequest) -> Response
         if namespace in view.namespaces and not asked.has_key:
             raise already_exists("Namespace", namespace)
     operation = CreateNamespace(namespace, checked_properties(namespace, properties))
-    answer = catalog.submit(asked, [operation])
-    if isinstance(answer, RefusedChanges):
-        if answer.code is Code.TABLE_EXISTS:
-            raise already_exists("Namespace", namespace)
-        raise failure_of_refusal(answer)
+
+    def failure(refused: Outcome) -> Failure:
+        if refused.code is Code.TABLE_EXISTS:
+            return already_exists("Namespace", namespace)
+        return failure_of_refusal(refused)
+
+    catalog.submit(asked, [operation], failure)
     return json_reply({"namespace": list(namespace), "properties": properties})
 
 
@@ -85,14 +86,16 @@ def drop_namespace(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
     if not asked.has_key:
         _known(view, namespace)
     if _holds_something(view, namespace) and not catalog.first(asked):
-        _not_empty(namespace)
-    answer = catalog.submit(asked, [DropNamespace(namespace)])
-    if isinstance(answer, RefusedChanges):
+        raise _not_empty(namespace)
+
+    def failure(refused: Outcome) -> Failure:
         if _holds_something(catalog.view(namespace), namespace):
-            _not_empty(namespace)
-        if answer.code is Code.NO_SUCH_NAMESPACE:
-            raise no_such_namespace(namespace)
-        raise failure_of_refusal(answer)
+            return _not_empty(namespace)
+        if refused.code is Code.NO_SUCH_NAMESPACE:
+            return no_such_namespace(namespace)
+        return failure_of_refusal(refused)
+
+    catalog.submit(asked, [DropNamespace(namespace)], failure)
     return Response(status_code=204)
 
 
@@ -120,9 +123,7 @@ def update_namespace(catalog: IcebergCatalog, asked: IcebergRequest) -> Response
             # Those that are there, so that a repeated request can say which these were.
             removals=tuple(sorted(set(removals).intersection(before))),
         )
-        answer = catalog.submit(asked, [operation])
-        if isinstance(answer, RefusedChanges):
-            raise failure_of_refusal(answer)
+        catalog.submit(asked, [operation])
     wanted = dict.fromkeys(removals)
     return json_reply(
         {
@@ -146,6 +147,6 @@ def _holds_something(view: CatalogView, namespace: TableId) -> bool:
     return any(len(name) > level and name[:level] == namespace for name in names)
 
 
-def _not_empty(namespace: TableId) -> NoReturn:
+def _not_empty(namespace: TableId) -> Failure:
     message = f"Namespace is not empty: {'.'.join(namespace)}"
-    raise Failure(409, "NamespaceNotEmptyException", message)
+    return Failure(409, "NamespaceNotEmptyException", message)

@@ -19,9 +19,8 @@ from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
 from starlette.responses import Response
 
 from commitlog.adapters.storage import UnlistableError
-from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.iceberg.reading import dump_json, load_json
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
@@ -35,11 +34,12 @@ from commitlog.errors import (
 )
 from commitlog.model.digits import whole_number
 from commitlog.model.operations import LanceCommit, Operation
-from commitlog.model.records import Code, Status
+from commitlog.model.records import Code, FailedRequirement, Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.newest import Newest
+from commitlog.words import say
 from consumers.partition.files.iceberg_files import UnusableFileError
-from consumers.servers.iceberg.service import CatalogView, RefusedChanges
+from consumers.servers.iceberg.service import CatalogView
 from consumers.servers.name_pages import names_in
 from consumers.servers.security.grants import Viewer
 
@@ -60,7 +60,7 @@ class Failure(Exception):
         kind: str,
         message: str,
         *,
-        failed: Sequence[UnmetRequirement] | None = None,
+        failed: Sequence[FailedRequirement] | None = None,
         retry_after_seconds: float = 0,
     ) -> None:
         """Say the HTTP status, the error's type, and what a person should read."""
@@ -74,7 +74,14 @@ class Failure(Exception):
         """Return the HTTP response."""
         error: dict[str, Any] = {"message": str(self), "type": self.kind, "code": self.status}
         if self.failed is not None:
-            error["failed-requirements"] = [item.to_json() for item in self.failed]
+            error["failed-requirements"] = [
+                {
+                    "identifier": identifier_json(item.table),
+                    "requirement": load_json(item.requirement, "requirement"),
+                    "actual": load_json(item.actual, "actual"),
+                }
+                for item in self.failed
+            ]
         headers = {}
         if self.retry_after_seconds:
             headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
@@ -187,7 +194,7 @@ def reading(location: str) -> Iterator[None]:
         raise Unavailable(f"the metadata file {location} cannot be read now: {error}") from error
 
 
-def failure_of_refusal(refused: RefusedChanges) -> Failure:
+def failure_of_refusal(refused: Outcome) -> Failure:
     """Return what to tell a client about a definite refusal of a commit."""
     if refused.code is Code.NO_SUCH_TABLE:
         return Failure(404, "NoSuchTableException", refused.message)
@@ -201,11 +208,13 @@ def failure_of_refusal(refused: RefusedChanges) -> Failure:
         return Failure(400, "BadRequestException", message)
     if refused.status is Status.REJECTED:
         return Failure(400, "BadRequestException", refused.message)
-    return Failure(409, "CommitFailedException", refused.message, failed=refused.failed)
+    return Failure(
+        409, "CommitFailedException", refused.message, failed=refused.failed_requirements
+    )
 
 
 def failure_of_transaction_refusal(
-    refused: RefusedChanges, operations: Sequence[Operation], changes: int
+    refused: Outcome, operations: Sequence[Operation], changes: int
 ) -> Failure:
     """Return the same for a commit to many tables, of whose operations so many are its changes.
 
@@ -230,15 +239,16 @@ def failure_of_transaction_refusal(
     return Failure(failure.status, kind, said, failed=failure.failed)
 
 
-def failure_of_table_refusal(refused: RefusedChanges) -> Failure:
+def failure_of_table_refusal(refused: Outcome) -> Failure:
     """Return the same for a commit to one table, in the words that Iceberg's clients know."""
     failure = failure_of_refusal(refused)
-    if not refused.failed:
+    if not refused.failed_requirements:
         return failure
-    said = f"Requirement failed: {_requirement_problem(refused.failed[0])}"
-    if refused.problem:
-        said += f"; it could not be rebased: {refused.problem}"
-    return Failure(failure.status, failure.kind, said, failed=refused.failed)
+    problem = _requirement_problem(refused.failed_requirements[0])
+    said = f"Requirement failed: {problem}"
+    if refused.reason is not None and refused.reason.name == "iceberg_not_rebased":
+        said += f"; it could not be rebased: {say(refused.reason.argument('problem'))}"
+    return Failure(failure.status, failure.kind, said, failed=refused.failed_requirements)
 
 
 _CHANGED = {
@@ -250,8 +260,9 @@ _CHANGED = {
 }
 
 
-def _requirement_problem(failed: UnmetRequirement) -> str:
-    sent, (actual,) = failed.requirement, failed.actual.values()
+def _requirement_problem(failed: FailedRequirement) -> str:
+    sent = load_json(failed.requirement, "requirement")
+    (actual,) = load_json(failed.actual, "actual").values()
     kind = str(sent["type"]).lower()
     if kind == "assert-create":
         problem = "table already exists"

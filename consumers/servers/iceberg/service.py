@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.requests import TABLES_MAX, UPDATES_MAX
-from commitlog.model.records import Code, Status
+from commitlog.model.records import Outcome
 from commitlog.model.table import TableId
 
 
@@ -36,26 +35,6 @@ class CatalogView:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A transaction that committed: where each Iceberg table's metadata is now."""
-
-    transaction_id: str
-    locations: Mapping[TableId, str]
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedChanges:
-    """A transaction that did not commit, by a definite outcome."""
-
-    status: Status
-    code: Code
-    message: str
-    failed: tuple[UnmetRequirement, ...] = ()
-    problem: str = ""
-    """Why it could not be rebased, if that is what its requirements failed for."""
-
-
-@dataclass(frozen=True, slots=True)
 class IcebergSettings:
     """What an operator may choose."""
 
@@ -66,3 +45,8 @@ class IcebergSettings:
     timeout_seconds: float = 30
     body_bytes_max: int = 16 * 1024 * 1024
     """What a record of the log holds."""
+
+
+def locations_of(outcome: Outcome) -> dict[TableId, str]:
+    """Return where each Iceberg table's metadata is since a transaction."""
+    return {r.table: r.metadata_location for r in outcome.results if r.metadata_location}

@@ -17,20 +17,18 @@ from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange
-from commitlog.model.records import Code
+from commitlog.model.records import Code, Outcome
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import IcebergCatalog
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
     failure_of_refusal,
-    landed,
     no_such_namespace,
     reading,
     table_reply,
 )
 from consumers.servers.iceberg.request_context import IcebergRequest
-from consumers.servers.iceberg.service import RefusedChanges
 
 
 def create_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
@@ -111,9 +109,7 @@ def drop_view(catalog: IcebergCatalog, asked: IcebergRequest) -> Response:
     if is_wrong and not catalog.first(asked):
         raise no_such_view(name)
     incarnation = "" if asked.has_key or found is None else found.uuid
-    answer = catalog.submit(asked, [DeregisterTable(name, incarnation)])
-    if isinstance(answer, RefusedChanges):
-        raise _failure(answer, name)
+    catalog.submit(asked, [DeregisterTable(name, incarnation)], lambda one: _failure(one, name))
     return Response(status_code=204)
 
 
@@ -131,16 +127,15 @@ def _answer(
     catalog: IcebergCatalog, asked: IcebergRequest, change: IcebergChange, *, is_create: bool
 ) -> Response:
     name = change.table
-    answer = catalog.submit(asked, [change])
-    if isinstance(answer, RefusedChanges):
-        if is_create and answer.failed:
-            raise _taken(catalog, name)
-        if answer.code is Code.NO_SUCH_NAMESPACE:
-            raise no_such_namespace(name[:-1])
-        raise _failure(answer, name)
-    location = answer.locations[name]
-    with landed(answer.transaction_id):
-        return table_reply(catalog.service.files.metadata(location), location)
+
+    def failure(refused: Outcome) -> Failure:
+        if is_create and refused.failed_requirements:
+            return _taken(catalog, name)
+        if refused.code is Code.NO_SUCH_NAMESPACE:
+            return no_such_namespace(name[:-1])
+        return _failure(refused, name)
+
+    return catalog.committed(catalog.submit(asked, [change], failure), name)
 
 
 def view_change(name: TableId, body: Any) -> IcebergChange:
@@ -208,7 +203,7 @@ def _taken(catalog: IcebergCatalog, name: TableId) -> Failure:
     return already_exists("Table with same name", name)
 
 
-def _failure(answer: RefusedChanges, name: TableId) -> Failure:
+def _failure(answer: Outcome, name: TableId) -> Failure:
     if answer.code is Code.NO_SUCH_TABLE:
         return no_such_view(name)
     return failure_of_refusal(answer)
