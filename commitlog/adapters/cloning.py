@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commitlog.adapters.builds import Build, BuildRefused, Built
+from commitlog.adapters.lance_refs import manifest_in
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
-    NamingScheme,
     decode_manifest,
     encode_manifest,
-    manifest_name,
+    manifest_path,
 )
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
 from commitlog.core.operations.clone import Original, cloned, originals
@@ -61,9 +61,7 @@ def build_clone(task: Build, target: str) -> Built | BuildRefused:
 
 def _source(task: Build) -> ManifestState:
     store = store_for(task.location)
-    path = f"{VERSIONS_DIRECTORY}/{manifest_name(task.head)}"
-    if store.size(path) < 0:
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(task.head, NamingScheme.V1)}"
+    path = manifest_in(store, task.head) or manifest_path(task.head)
     state, _ = decode_manifest(store.read(path))
     return state
 

@@ -32,10 +32,9 @@ from commitlog.codecs.lance_operations import NotConstructible, to_lance_operati
 from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
-    VERSIONS_DIRECTORY,
     NamingScheme,
     decode_manifest,
-    manifest_name,
+    manifest_path,
     transaction_path,
 )
 from commitlog.core.lance.completion import complete, sayable, schema_metadata
@@ -152,7 +151,7 @@ def _build(task: Build) -> Built | BuildRefused:
 
 def _scheme(store: ObjectStore, head: int) -> NamingScheme:
     for scheme in (NamingScheme.V2, NamingScheme.V1):
-        if store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(head, scheme)}") >= 0:
+        if store.size(manifest_path(head, scheme)) >= 0:
             return scheme
     raise CorruptLog(f"version {head} has no manifest file; it must be written before the next one")
 
@@ -162,18 +161,16 @@ def _standing_metadata(task: Build, message: Transaction) -> SchemaMetadata:
     if not (message.HasField("merge") or message.HasField("project")):
         return ()
     store = store_for(task.location)
-    name = manifest_name(task.head, _scheme(store, task.head))
-    state, _ = decode_manifest(store.read(f"{VERSIONS_DIRECTORY}/{name}"))
+    path = manifest_path(task.head, _scheme(store, task.head))
+    state, _ = decode_manifest(store.read(path))
     return tuple(sorted(state.header.message.schema_metadata.items()))
 
 
 def _restored_without_file(store: ObjectStore, message: Transaction, scheme: NamingScheme) -> int:
     """Return the version that is to be restored if pylance couldn't open it, 0 if it could."""
     version = message.restore.version
-    if message.HasField("restore"):
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-        return version if store.size(path) < 0 else 0
-    return 0
+    is_missing = message.HasField("restore") and store.size(manifest_path(version, scheme)) < 0
+    return version if is_missing else 0
 
 
 def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> BuildRefused | None:

@@ -27,7 +27,7 @@ from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
-    manifest_name,
+    manifest_path,
     parse_manifest_name,
 )
 from commitlog.core.tables.branch_names import branch_location
@@ -166,7 +166,7 @@ class GivenNamespace(LanceNamespace):
 
     def version_entry(self, version: int) -> dict[str, Any]:
         """Return a version as the protocol spells it, with its canonical path."""
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, self.scheme)}"
+        path = manifest_path(version, self.scheme)
         return {"version": version, "manifest_path": object_path(self.location, path)}
 
     def _check_branch(self, request: Any) -> None:

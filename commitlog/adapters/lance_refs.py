@@ -14,7 +14,12 @@ from typing import Any
 from urllib.parse import quote
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    manifest_places,
+    parse_manifest_name,
+)
 from commitlog.core.tables.branch_names import FOLDER
 
 GUARD_TAG = "kept-by-commitlog"
@@ -117,6 +122,11 @@ def manifests_in(store: ObjectStore, folder: str = VERSIONS_DIRECTORY) -> Iterat
         parsed = parse_manifest_name(name)
         if parsed is not None and not parsed.staged_by and not parsed.is_detached:
             yield parsed.version, f"{folder}/{name}"
+
+
+def manifest_in(store: ObjectStore, version: int) -> str | None:
+    """Return the path of a version's file, by whichever name it has; None if there is none."""
+    return next((path for path in manifest_places(version) if store.size(path) >= 0), None)
 
 
 class Published:

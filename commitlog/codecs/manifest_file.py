@@ -148,6 +148,16 @@ def manifest_name(version: int, scheme: str = NamingScheme.V2) -> str:
     return f"{_VERSION_MAX - version:020}.manifest"
 
 
+def manifest_path(version: int, scheme: str = NamingScheme.V2) -> str:
+    """Return the path of a published version, below the table's location."""
+    return f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+
+
+def manifest_places(version: int) -> tuple[str, str]:
+    """Return the paths that a version may have, by either naming scheme; mostly the first."""
+    return manifest_path(version), manifest_path(version, NamingScheme.V1)
+
+
 def transaction_path(state: ManifestState) -> str:
     """Return where a version's transaction is, below the location; empty if nowhere.
 

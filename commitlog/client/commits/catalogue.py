@@ -19,9 +19,8 @@ from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.leader.tickets import Ticket, Wait
 from commitlog.client.rows.host import Host, Pairs
-from commitlog.client.rows.opening import is_there
+from commitlog.client.rows.opening import canonical_path
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
     CorruptLog,
     InvalidRequest,
@@ -157,17 +156,15 @@ def register_table(
             advice="Pass the path of an existing dataset, or create_table() for a new one",
         ) from error
     version = dataset.version
-    name = manifest_name(version, NamingScheme.V2)
-    if not is_there(path, version):
+    manifest_path = canonical_path(path, version)
+    if manifest_path is None:
         raise NoSuchVersion(f"version {version} of {location} has no manifest")
-    if root is not None and not (root / VERSIONS_DIRECTORY / name).exists():
-        name = manifest_name(version, NamingScheme.V1)
     return RegisterTable(
         table=table,
         incarnation=str(uuid4()),
         location=path,
         version=version,
-        manifest_path=f"{VERSIONS_DIRECTORY}/{name}",
+        manifest_path=manifest_path,
         policy=_policy(policy),
         primary_key=_key(primary_key, dataset.schema),
         properties=checked_properties(table, properties),

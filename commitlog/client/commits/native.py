@@ -21,12 +21,7 @@ from commitlog.client.leader.tables import TableInfo, Tables, at_versions
 from commitlog.client.rows.lance_request import new_transaction_id, parse_message
 from commitlog.client.rows.opening import materialize, path_of_head
 from commitlog.client.rows.written_keys import as_carried, read_written_keys
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    decode_manifest,
-    manifest_name,
-    transaction_path,
-)
+from commitlog.codecs.manifest_file import decode_manifest, manifest_path, transaction_path
 from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import NoSuchVersion, OutcomeUnknown, RetryableConflict
@@ -129,7 +124,7 @@ class LogVersions(VersionStore):
         is_same = [*header.fields.values()] == [*info.field_ids.values()]
         if is_same and staged.version > info.version:
             self._info = at_versions(info, version=staged.version)
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(staged.version, staged.naming_scheme)}"
+        path = manifest_path(staged.version, staged.naming_scheme)
         if store_for(self.location).size(path) >= 0:
             return path
         return self.materialize(staged.version)

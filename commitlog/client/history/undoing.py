@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.lance_refs import manifest_in
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.commits.catalogue import commit
@@ -23,12 +24,7 @@ from commitlog.client.history.positions import When
 from commitlog.client.leader.tickets import seconds_until
 from commitlog.client.rows.host import Host, Pairs, TableName
 from commitlog.client.rows.opening import materialize
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    NamingScheme,
-    decode_manifest,
-    manifest_name,
-)
+from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.log.chain import BEGINNING
 from commitlog.core.manifest.data_files import data_files
 from commitlog.errors import (
@@ -303,10 +299,8 @@ class UndoesChanges(Host):
         runtime, store = self.runtime(), store_for(life.location)
         partition, is_written = runtime.domains.partition(life.table), False
         while True:
-            for scheme in NamingScheme:
-                path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"
-                if store.size(path) >= 0:
-                    return path, decode_manifest(store.read(path))[0]
+            if (path := manifest_in(store, life.version)) is not None:
+                return path, decode_manifest(store.read(path))[0]
             if is_written:
                 missing = f"the manifest of version {life.version} isn't there"
                 why = "it was never written if the store was away at the drop, and for long"

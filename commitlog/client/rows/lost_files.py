@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from commitlog.client.leader.arguments import OF_ARGUMENTS, lances_words
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.codecs.manifest_file import manifest_places
 from commitlog.errors import CommitLogError, NoSuchVersion
 
 if TYPE_CHECKING:
@@ -52,5 +52,4 @@ def is_of_deleted_version(error: Exception, version: int) -> bool:
     told = str(error)
     if "not found: " not in told.lower():  # a store says "404 Not Found: "
         return False
-    names = (manifest_name(version, scheme) for scheme in NamingScheme)
-    return any(f"/{VERSIONS_DIRECTORY}/{one}" in told for one in names)
+    return any(f"/{path}" in told for path in manifest_places(version))

@@ -7,16 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import let_through, open_dataset
-from commitlog.adapters.lance_refs import manifests_in
+from commitlog.adapters.lance_refs import manifest_in, manifests_in
 from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.version_files import VersionFile, VersionFiles
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    NamingScheme,
-    manifest_name,
-)
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Outcome
 from commitlog.model.table import Policy
@@ -176,12 +172,7 @@ def is_there(location: str, version: int) -> bool:
 
 def canonical_path(location: str, version: int) -> str | None:
     """Return the path of a version's file, by whichever name it has; None if there is none."""
-    store = store_for(location)
-    for scheme in (NamingScheme.V2, NamingScheme.V1):
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-        if store.size(path) >= 0:
-            return path
-    return None
+    return manifest_in(store_for(location), version)
 
 
 def path_of_head(info: TableInfo, version: int) -> str | None:

@@ -15,7 +15,7 @@ from commitlog.adapters.lance_datasets import encoded_manifest, is_gated
 from commitlog.adapters.storage import is_local, store_for
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.excerpts import Excerpt, without_fragments
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_message, manifest_name
+from commitlog.codecs.manifest_file import manifest_message, manifest_path
 from commitlog.core.manifest.feature_flags import (
     FLAG_DELETION_FILES,
     FLAG_STABLE_ROW_IDS,
@@ -76,7 +76,7 @@ class VersionFiles:
         if is_gated():
             return None
         try:
-            data = store_for(info.location).read(f"{VERSIONS_DIRECTORY}/{manifest_name(version)}")
+            data = store_for(info.location).read(manifest_path(version))
             rest, fragments = self._split(info.location, manifest_message(data))
             manifest = Manifest.FromString(rest)
         except (OSError, UnsupportedFormat, DecodeError):

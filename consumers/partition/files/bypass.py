@@ -25,10 +25,9 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.lance_refs import manifests_in
+from commitlog.adapters.lance_refs import manifest_in, manifests_in
 from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
     decode_manifest,
     manifest_name,
 )
@@ -103,12 +102,7 @@ def foreign_path(head: Head) -> str:
 
     A commit around the log takes the next version number, so no other name is looked for.
     """
-    store = store_for(head.location)
-    for scheme in ("V2", "V1"):
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(head.version + 1, scheme)}"
-        if store.size(path) >= 0:
-            return path
-    return ""
+    return manifest_in(store_for(head.location), head.version + 1) or ""
 
 
 class BypassScan:

@@ -12,7 +12,9 @@ from urllib.parse import quote
 from uuid import NAMESPACE_OID, uuid5
 
 from commitlog.adapters.storage import ObjectStore
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.codecs.manifest_file import (
+    manifest_places,
+)
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.tables.branch_names import branch_home
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -76,5 +78,4 @@ def _path(branch: str) -> str:
 
 def _manifest_size(store: ObjectStore, version: int) -> int:
     """Return the size in bytes of the manifest that a branch began with, 0 if it is gone."""
-    names = (manifest_name(version, scheme) for scheme in NamingScheme)
-    return max(0, *(store.size(f"{VERSIONS_DIRECTORY}/{name}") for name in names))
+    return max(0, *map(store.size, manifest_places(version)))

@@ -14,17 +14,17 @@ from contextlib import closing
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.lance_refs import versions_in
+from commitlog.adapters.lance_refs import manifest_in, versions_in
 from commitlog.adapters.recordings import Recordings
 from commitlog.adapters.storage import ObjectStore, sha256_of, store_for
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.client.leader.valid_outcomes import Valid
 from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
     NamingScheme,
     decode_manifest,
     encode_manifest,
     manifest_name,
+    manifest_path,
     parse_manifest_name,
     transaction_path,
 )
@@ -129,12 +129,10 @@ class OldVersions:
                 f"{self._by_whom(head, version)}; {head.version} is the newest"
             )
         store = self._open_store(head.location)
-        for scheme in NamingScheme:
-            # A table has many names to look through, and nearly always the file is there.
-            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-            is_there = 1 <= version <= head.version and store.size(path) >= 0
-            if is_there and self._is_ours(head, version, store, path):
-                return path
+        # A table has many names to look through, and nearly always the file is there.
+        path = manifest_in(store, version) if 1 <= version <= head.version else None
+        if path is not None and self._is_ours(head, version, store, path):
+            return path
         made = self.make_again(head, [version])
         if version not in made:
             raise NoSuchVersion(
@@ -318,7 +316,7 @@ def _put_again(store: ObjectStore, change: Change, now: ManifestState, scheme: N
     """Write a version's manifest, and its transaction if that has a file; return its path."""
     if change.message and (beside := transaction_path(now)):
         store.write_ahead(beside, change.message)
-    path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme)}"
+    path = manifest_path(change.version, scheme)
     _put(store, path, encode_manifest(now, change.message or None))
     return path
 

@@ -16,10 +16,8 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.codecs.manifest_file import (
     MAGIC,
     TRANSACTIONS_DIRECTORY,
-    VERSIONS_DIRECTORY,
-    NamingScheme,
     decode_manifest,
-    manifest_name,
+    manifest_places,
     transaction_path,
 )
 from commitlog.core.catalogue.version_deletion import without
@@ -52,8 +50,8 @@ def repair(
     # The oldest first, since each is made of the one before.
     for version in reversed(broken):
         try:
-            for scheme in NamingScheme:
-                store.delete(_path(version, scheme))
+            for path in manifest_places(version):
+                store.delete(path)
             materialize(head, version)
         except (OSError, CommitLogError) as error:
             name = format_table_id(head.table)
@@ -127,9 +125,9 @@ def _broken(head: Head, folder: Path, readable: int, versions: int) -> list[int]
 
 def _is_whole(folder: Path, version: int) -> bool | None:
     """Return True if a manifest is whole, False if it is torn, None if there is none."""
-    for scheme in NamingScheme:
+    for path in manifest_places(version):
         try:
-            with (folder / _path(version, scheme)).open("rb") as file:
+            with (folder / path).open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - len(MAGIC)))
                 return file.read() == MAGIC
@@ -140,7 +138,3 @@ def _is_whole(folder: Path, version: int) -> bool | None:
             logger.warning("version %d below %s cannot be checked: %s", version, folder, error)
             return True
     return None
-
-
-def _path(version: int, scheme: NamingScheme) -> str:
-    return f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"

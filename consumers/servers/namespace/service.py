@@ -28,7 +28,11 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.lance_request import new_transaction_id, parse_message
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    manifest_path,
+)
 from commitlog.core.decisions import noted
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown, Unavailable
@@ -317,7 +321,7 @@ class Service:
         """
         if outcome.answers is not None:
             return None
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+        path = manifest_path(made.version, made.naming_scheme)
         facts = self.versions.note(
             location,
             (made.incarnation, made.version),

@@ -22,7 +22,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.client.leader.tables import TableInfo
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, manifest_name
+from commitlog.codecs.manifest_file import manifest_path
 from commitlog.core.decisions import noted
 from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.tables.lance_tables import is_in
@@ -280,7 +280,7 @@ def as_offered(location: str, made: CreateTableVersion, outcome: Outcome) -> dic
         timestamp_millis=outcome.time_ms,
         metadata=dict(said.metadata) if said else {},
     )
-    path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+    path = manifest_path(made.version, made.naming_scheme)
     return facts.entry(location, made.version, path)
 
 

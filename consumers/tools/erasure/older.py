@@ -12,10 +12,8 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    NamingScheme,
     manifest_message,
-    manifest_name,
+    manifest_places,
 )
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.wire import Splitter
@@ -96,8 +94,7 @@ class _Looking:
 
     def _read(self, version: int) -> _Version | None:
         """Read a version's manifest; None: it has no file of its own."""
-        for scheme in NamingScheme:
-            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+        for path in manifest_places(version):
             with contextlib.suppress(FileNotFoundError, UnsupportedFormat):
                 return self._version(manifest_message(self._store.read(path)))
         return None

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
     encode_manifest,
-    manifest_name,
+    manifest_path,
     parse_manifest_name,
 )
 from commitlog.core.catalogue.version_deletion import merged
@@ -84,7 +83,7 @@ def manifest_paths(version: int, scheme: str) -> tuple[str, ...]:
     Lance renames the files of "V1" where it is asked to.
     """
     schemes = {"V1": ("V1", "V2"), "V2": ("V2",)}.get(scheme, ("V2", "V1"))
-    return tuple(f"{VERSIONS_DIRECTORY}/{manifest_name(version, one)}" for one in schemes)
+    return tuple(manifest_path(version, one) for one in schemes)
 
 
 class Versions:
