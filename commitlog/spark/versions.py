@@ -22,6 +22,7 @@ from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.opening import materialize
 from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.conflicts.write_sets import KINDS
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import NoSuchVersion, of_the_future
@@ -101,7 +102,7 @@ class TableVersions:
         path = materialize(self._runtime, self.info, version)
         state, transaction = decode_manifest(self._store.read(path))
         which = LanceMessage.FromString(transaction).WhichOneof("operation") if transaction else ""
-        return Version(state, "".join(p.capitalize() for p in (which or "").split("_")))
+        return Version(state, KINDS.get(which or "", ""))
 
     def is_deleted(self, version: int) -> bool:
         """Return True if a version was deleted."""

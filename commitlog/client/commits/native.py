@@ -22,6 +22,7 @@ from commitlog.client.rows.lance_request import new_transaction_id, parse_messag
 from commitlog.client.rows.opening import materialize, path_of_head
 from commitlog.client.rows.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, manifest_path, transaction_path
+from commitlog.core.conflicts.write_sets import KINDS, UNKNOWN
 from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import NoSuchVersion, OutcomeUnknown, RetryableConflict
@@ -85,7 +86,6 @@ class LogVersions(VersionStore):
         if message is None:
             message = store_for(self.location).read(transaction_path(state))
         lance_message = parse_message(message)
-        which = lance_message.WhichOneof("operation") or "unknown"
         base = ((BASE_VERSION, str(staged.base_version)),) if staged.base_version else ()
         written = read_written_keys(self._info, lance_message)
         guard_from_cleanup(self.location, state.header.message.config)
@@ -98,7 +98,7 @@ class LogVersions(VersionStore):
             naming_scheme=staged.naming_scheme,
             sha256=hashlib.sha256(data).digest(),
             message=message,
-            operation="".join(part.capitalize() for part in which.split("_")),
+            operation=KINDS.get(lance_message.WhichOneof("operation") or "", UNKNOWN),
             incarnation=self._info.incarnation,
             metadata=with_keys(base, as_carried(written)),
         )

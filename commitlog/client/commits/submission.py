@@ -32,6 +32,7 @@ from commitlog.client.rows.rows import Prepared
 from commitlog.codecs.lance_objects import to_append, to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.codecs.lanes import AppendedFiles
+from commitlog.core.conflicts.write_sets import KINDS, UNKNOWN
 from commitlog.core.manifest.data_files import leads_out
 from commitlog.core.manifest.roaring import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
@@ -162,7 +163,7 @@ def lance_commit(
             said = replace(said, rows_added=0)
     return LanceCommit(
         table=info.table_id,
-        operation=_OPERATION_NAMES[which],
+        operation=KINDS.get(which, UNKNOWN),
         read_version=read_version,
         message=encoded,
         incarnation=info.incarnation,
@@ -257,16 +258,6 @@ def affected(rows: AffectedRowsLike | None) -> tuple[AffectedRows, ...]:
 
 def _offsets(given: BitMap | Iterable[int] | bytes) -> bytes:
     return given if isinstance(given, bytes) else portable(BitMap(given))
-
-
-_OPERATION_NAMES = {
-    "": "Unknown",
-    **{
-        field.name: "".join(part.capitalize() for part in field.name.split("_"))
-        for field in LanceMessage.DESCRIPTOR.oneofs_by_name["operation"].fields
-    },
-}
-"""By the message's field, in CamelCase."""
 
 
 def check(info: TableInfo, message: LanceMessage, read_version: int) -> None:
