@@ -20,9 +20,9 @@ from commitlog.client.commits.names import like_known
 from commitlog.client.history.feed import From, Subscription, starts
 from commitlog.client.history.feed_events import Selection
 from commitlog.client.history.folds import Folds, TableAt
-from commitlog.client.history.index_file import SETTINGS, attach
+from commitlog.client.history.index_file import SETTINGS
 from commitlog.client.history.positions import NamesPositions, When, sequences_text
-from commitlog.client.history.sql import AsksSql
+from commitlog.client.history.sql import AsksSql, attach_index, duckdb_module
 from commitlog.client.leader.arguments import checks_arguments
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.rows.host import Host, TableName
@@ -149,15 +149,10 @@ def _from_index(
     index: str | os.PathLike[str], positions: Mapping[int, int] | None
 ) -> tuple[dict[int, int], Any]:
     """Return the positions and the tables that exist there, of an `index.duckdb`."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise Unavailable(
-            "an index needs duckdb, which is not installed: pip install duckdb"
-        ) from error
+    duckdb = duckdb_module()
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
         try:
-            attach(connection, Path(index).absolute())
+            attach_index(connection, index)
             has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
             positions = has if positions is None else positions
             late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]

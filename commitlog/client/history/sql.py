@@ -59,10 +59,10 @@ def run_sql(
         NoSuchTable, NoSuchVersion: a table or version that it names doesn't exist.
         Unavailable: DuckDB is not installed, the index cannot be opened, or memory ran out.
     """
-    duckdb = _duckdb()
+    duckdb = duckdb_module()
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
         connection.execute("SET enable_progress_bar = false")  # it would be among the rows
-        known = _attach(connection, index) if index is not None else frozenset()
+        known = attach_index(connection, index) if index is not None else frozenset()
         try:
             statement = _parse(connection, query)
             _Tables(connection, open_table, known).put_into(statement)
@@ -118,12 +118,13 @@ class AsksSql(Host):
         return run_sql(query, self.open, index=index, parameters=parameters)
 
 
-def _duckdb() -> Any:
+def duckdb_module() -> Any:
+    """Import DuckDB; Unavailable if it isn't installed."""
     try:
         import duckdb
     except ModuleNotFoundError as error:
         raise Unavailable(
-            "SQL needs duckdb: pip install 'lance-commitlog[server]', or duckdb itself"
+            "SQL and an index need duckdb: pip install 'lance-commitlog[server]', or duckdb itself"
         ) from error
     return duckdb
 
@@ -133,9 +134,11 @@ def _refused(query: str, message: str) -> InvalidRequest:
     return InvalidRequest(f"the query is refused: {first}", field="query", value=query)
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]) -> frozenset[str]:
+def attach_index(
+    connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]
+) -> frozenset[str]:
     """Make the index's views and macros known by their names; return those of the views."""
-    duckdb = _duckdb()
+    duckdb = duckdb_module()
     path = Path(index).absolute()
     if path.is_dir():
         raise InvalidRequest(
