@@ -84,8 +84,9 @@ def _carried_out(
 
 def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
-    def refusable(self: lance.LanceDataset, *arguments: Any, **options: Any) -> Any:
-        return _carried_out(self, functools.partial(write, self), *arguments, **options)
+    def refusable(self: Any, *arguments: Any, **options: Any) -> Any:
+        dataset = self if isinstance(self, ManagedDataset) else self._dataset
+        return _carried_out(dataset, functools.partial(write, self), *arguments, **options)
 
     return refusable
 
@@ -299,10 +300,6 @@ class ManagedDataset(Asked):
         return _Optimizer(self)
 
 
-for _name in (*COMMITS, "checkout_latest"):
-    setattr(ManagedDataset, _name, _says_why(getattr(lance.LanceDataset, _name)))
-
-
 class _Tags(Tags):
     def __init__(self, dataset: ManagedDataset) -> None:
         super().__init__(dataset._ds)
@@ -317,33 +314,8 @@ class _Tags(Tags):
         with _saying_why(self._dataset):
             super().create(tag, reference)
 
-    def delete(self, tag: str) -> None:
-        """Forget a name."""
-        with _saying_why(self._dataset):
-            super().delete(tag)
-
-    def update(self, tag: str, reference: Any = None) -> None:
-        """Have a name mean another version."""
-        with _saying_why(self._dataset):
-            super().update(tag, reference)
-
 
 class _Optimizer(DatasetOptimizer):
-    def optimize_indices(self, **options: Any) -> None:
-        """Add to indices the rows that came since, as Lance's own does."""
-        with _saying_why(self._dataset):
-            super().optimize_indices(**options)
-
-    def enable_auto_cleanup(self, *given: Any, **options: Any) -> None:
-        """Ask in the table's configuration that Lance deletes versions; maintenance guards them."""
-        with _saying_why(self._dataset):
-            super().enable_auto_cleanup(*given, **options)
-
-    def disable_auto_cleanup(self, **options: Any) -> None:
-        """Ask for that no more."""
-        with _saying_why(self._dataset):
-            super().disable_auto_cleanup(**options)  # type: ignore[no-untyped-call]
-
     def compact_files(self, **options: Any) -> Any:
         """Merge small fragments and drop deleted rows; leaves the dataset at the new head."""
         if options.get("defer_index_remap"):
@@ -358,6 +330,17 @@ class _Optimizer(DatasetOptimizer):
             ("fragments_removed", "fragments_added", "files_removed", "files_added"), 0
         )
         return SimpleNamespace(**(kept.metrics or none))
+
+
+_SAYING_WHY = {
+    ManagedDataset: (*COMMITS, "checkout_latest"),
+    _Tags: ("delete", "update"),
+    _Optimizer: ("optimize_indices", "enable_auto_cleanup", "disable_auto_cleanup"),
+}
+"""Methods that do what Lance's own do; Lance's cleanup is guarded by maintenance."""
+for _kind, _names in _SAYING_WHY.items():
+    for _name in _names:
+        setattr(_kind, _name, _says_why(getattr(_kind, _name)))
 
 
 def opened(
