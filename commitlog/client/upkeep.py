@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
@@ -122,12 +123,9 @@ class KeepsTables(Host):
                 advice="Leave it out: indices are remapped in the same commit",
             )
 
-        def attempt(
-            info: TableInfo, deadline: float
-        ) -> tuple[Transaction, Mapping[str, int] | None] | None:
-            return self._rewrite(info, options, deadline, rewrite)
-
-        return self._until_it_lands(table_id, attempt, timeout, attempts_max, properties)
+        return self._until_it_lands(
+            table_id, partial(self._rewrite, options, rewrite), timeout, attempts_max, properties
+        )
 
     def optimize(
         self,
@@ -265,7 +263,7 @@ class KeepsTables(Host):
         return attempt
 
     def _rewrite(
-        self, info: TableInfo, options: Any, deadline: float, rewrite: RewriteGroups = rewrite_here
+        self, options: Any, rewrite: RewriteGroups, info: TableInfo, deadline: float
     ) -> tuple[Transaction, Mapping[str, int]] | None:
         from lance.optimize import Compaction
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +50,7 @@ from commitlog.client.rows.rows import (
 )
 from commitlog.errors import NoSuchVersion, OutcomeUnknown, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
-from commitlog.model.operations import RowsMode, WriteRows
+from commitlog.model.operations import Operation, RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status, Transaction
 from commitlog.model.table import TableId
 
@@ -131,9 +132,7 @@ class Execution:
 
         def prepare(info: TableInfo) -> Prepared:
             if written and (is_stream or _is_alike(written[0][0], info)):
-                kept = written[0][1]
-                version = info.version if info.primary_key else 0
-                return Prepared(kept.operation, version, keys=kept.keys, counts=kept.counts)
+                return replace(written[0][1], read_version=info.version if info.primary_key else 0)
             dataset = self._log.opened.for_writing(info)
             source = rows
             if written:
@@ -213,15 +212,7 @@ class Execution:
                 return None
             if len(payload) > ROWS_INLINE_BYTES_MAX:
                 return None
-            transaction = self._log.transaction(
-                (operation,),
-                transaction_id=self._transaction_id,
-                attempt=attempt,
-                application=self._application,
-                properties=self._properties,
-                expects=self._expects,
-                payloads=(payload,),
-            )
+            transaction = self._transaction(operation, attempt, self._properties, (payload,))
             ticket = runtime.submit(
                 transaction,
                 id_is_new=self._id_is_new,
@@ -294,14 +285,7 @@ class Execution:
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
         if self._notes_counts:
             tried += noted(self.counts)
-        transaction = self._log.transaction(
-            (commit,),
-            transaction_id=self._transaction_id,
-            attempt=attempt,
-            application=self._application,
-            properties=[*self._properties, *tried],
-            expects=self._expects,
-        )
+        transaction = self._transaction(commit, attempt, [*self._properties, *tried])
         left = self._deadline - time.monotonic()
         if left <= 0 and not reasons:
             if self._id_is_new:
@@ -320,6 +304,20 @@ class Execution:
             transaction, id_is_new=self._id_is_new, any_content=True
         )
         return transaction, ticket.result(max(left, 1.0), self._wait)
+
+    def _transaction(
+        self, operation: Operation, attempt: int, said: Pairs, payloads: tuple[bytes, ...] = ()
+    ) -> Transaction:
+        """Make an attempt's transaction, whose properties are `said`."""
+        return self._log.transaction(
+            (operation,),
+            transaction_id=self._transaction_id,
+            attempt=attempt,
+            application=self._application,
+            properties=said,
+            expects=self._expects,
+            payloads=payloads,
+        )
 
     def _first_decision(self, refusal: Outcome) -> Outcome:
         """Return what another program committed under this id, or else this record's refusal.

@@ -201,13 +201,9 @@ class _Keys:
         """Values, ascending, and the address of each one's row."""
         self._newer: dict[int, list[int]] = {}
         """Addresses by value, of what isn't sorted in yet."""
-        self._newer_count = 0
+        self._newer_count = self._rows = 0
         self._written: Newest[str, Numbers] = Newest(WRITTEN_MAX)
         """The values in the newest files that this process wrote, by their paths."""
-
-    @property
-    def _rows(self) -> int:
-        return len(self._sorted[0]) + self._newer_count
 
     @property
     def count(self) -> int:
@@ -324,6 +320,7 @@ class _Keys:
                 found[number] = read[start : start + unread[number].physical_rows]
                 start += unread[number].physical_rows
         values = np.concatenate(list(found.values()))
+        self._rows += len(values)
         addresses = np.concatenate(
             [
                 np.arange(len(own), dtype=np.uint64) + np.uint64(number << OFFSET_BITS)

@@ -7,6 +7,7 @@ none of them is set, the columns are patched in place instead, and no blob is re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -78,14 +79,8 @@ def prepare_update(
     prepared = (
         _patch(dataset, rows, found) if patches else _move(info, dataset, rows, found, values)
     )
-    return Prepared(
-        operation=prepared.operation,
-        read_version=dataset.version,
-        affected=prepared.affected,
-        keys=_changed_keys(info, rows, values),
-        counts={"updated": found.num_rows},
-        patches=prepared.patches,
-    )
+    keys, counts = _changed_keys(info, rows, values), {"updated": found.num_rows}
+    return replace(prepared, keys=keys, counts=counts)
 
 
 def _read(
