@@ -95,6 +95,16 @@ class ObjectStore(Protocol):
         """Yield the names of the files directly in a folder."""
 
 
+def leads_outside(path: str) -> InvalidTransaction:
+    """Return the refusal of a path that isn't below its location."""
+    return InvalidTransaction(
+        f"path {path!r} leaves the table's location",
+        field="path",
+        value=path,
+        advice="Use a path relative to the location, without '..'",
+    )
+
+
 def sha256_of(data: bytes) -> str:
     """Return the digest of a file's bytes, as `ObjectStore.set_aside` compares it."""
     return hashlib.sha256(data).hexdigest()
@@ -182,12 +192,7 @@ class LocalStore:
             return f"{self._root}{os.sep}{path}"
         full = os.path.normpath(os.path.join(self._root, path))
         if os.path.isabs(path) or not full.startswith(self._root + os.sep):
-            raise InvalidTransaction(
-                f"path {path!r} leaves the table's location",
-                field="path",
-                value=path,
-                advice="Use a path relative to the location, without '..'",
-            )
+            raise leads_outside(path)
         return full
 
     def link_target(self, path: str) -> str | None:

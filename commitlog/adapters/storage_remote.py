@@ -17,7 +17,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,10 +26,11 @@ from commitlog.adapters.storage import (
     FileFound,
     LocalStore,
     UnlistableError,
+    leads_outside,
     sha256_of,
 )
 from commitlog.adapters.storage_options import storage_options
-from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
+from commitlog.errors import InvalidSettings, UnsupportedFormat
 from commitlog.newest import Newest
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
@@ -101,9 +102,9 @@ class RemoteStore:
             ) from error
         self._objects: Any = obstore
         given = _sorted_out(storage_options(location))
-        endpoint = next((v for k, v in given.config.items() if k.endswith("endpoint")), "")
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT", "")
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
+        named = [v for k, v in given.config.items() if k.endswith("endpoint")]
+        named += [os.environ.get(name, "") for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")]
+        endpoint = next(filter(None, named), "")
         scheme, _, bucket, *prefix = location.split("/", 3)
         self._bucket = f"{scheme}//{bucket}", endpoint
         self._prefix = "".join(prefix).strip("/")
@@ -160,11 +161,8 @@ class RemoteStore:
 
     def size(self, path: str) -> int:
         """Return an object's size in bytes, or -1 if there is none."""
-        try:
-            with self._errors():
-                return int(self._objects.head(self._store, _confined(path))["size"])
-        except FileNotFoundError:
-            return -1
+        found = self.found(path)
+        return -1 if found is None else found.size
 
     def write(self, path: str, data: bytes) -> None:
         """Put an object, replacing what was there."""
@@ -228,11 +226,8 @@ class RemoteStore:
 
     def delete(self, path: str) -> None:
         """Remove an object if it is there."""
-        try:
-            with self._errors():
-                self._objects.delete(self._store, _confined(path))
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), self._errors():
+            self._objects.delete(self._store, _confined(path))
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the objects directly in a folder."""
@@ -244,19 +239,14 @@ class RemoteStore:
 
     def walk(self) -> Iterator[str]:
         """Yield the paths of all objects."""
-        with self._errors():
-            for group in self._objects.list(self._store):
-                for one in group:
-                    yield one["path"]
+        return (one.path for one in self.files())
 
     def files(self, below: str = "") -> Iterator[FileFound]:
         """Yield all objects in a folder."""
         with self._errors():
             prefix = f"{_confined(below)}/" if below else None
             for group in self._objects.list(self._store, prefix):
-                for one in group:
-                    modified = one["last_modified"].timestamp()
-                    yield FileFound(one["path"], one["size"], int(modified * 1000))
+                yield from map(_file_found, group)
 
     def folders(self, folder: str = "") -> tuple[list[str], list[str]]:
         """Return the paths of the objects directly in a folder, and those of its folders."""
@@ -269,10 +259,9 @@ class RemoteStore:
         """Return an object as it would be listed, or None if there is none."""
         try:
             with self._errors():
-                one = self._objects.head(self._store, _confined(path))
+                return _file_found(self._objects.head(self._store, _confined(path)))
         except FileNotFoundError:
             return None
-        return FileFound(path, one["size"], int(one["last_modified"].timestamp() * 1000))
 
     def prune(self, folder: str = "") -> None:
         """Do nothing: there are no folders."""
@@ -347,13 +336,11 @@ def remote_store(location: str) -> RemoteStore:
     return found
 
 
+def _file_found(said: Mapping[str, Any]) -> FileFound:
+    return FileFound(said["path"], said["size"], int(said["last_modified"].timestamp() * 1000))
+
+
 def _confined(path: str) -> str:
-    parts = path.split("/")
-    if not path or any(part in {"", ".", ".."} for part in parts):
-        raise InvalidTransaction(
-            f"path {path!r} leaves the table's location",
-            field="path",
-            value=path,
-            advice="Use a path relative to the location, without '..'",
-        )
+    if not path or any(part in {"", ".", ".."} for part in path.split("/")):
+        raise leads_outside(path)
     return path
