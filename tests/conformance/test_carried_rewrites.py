@@ -37,7 +37,7 @@ class Paused:
         """Do all of the work but the last step."""
         self._log = log
         self._info = log.describe(("ns", "t"), fresh=True, readable=True)
-        ready = log._rewrite(self._info, options, float("inf"))
+        ready = log._rewrite(options, upkeep.rewrite_here, self._info, float("inf"))
         assert ready is not None
         self.message, self.metrics = ready
 

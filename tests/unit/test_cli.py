@@ -311,7 +311,7 @@ def test_a_verification_removes_nothing_that_it_did_not_keep(
 ) -> None:
     log = MemoryLog()
     log.create()
-    monkeypatch.setattr(prove, "connect_to_files", lambda _: log)
+    monkeypatch.setattr(prove, "connect_to_files", lambda *_, **__: log)
     file = tmp_path / kept
     file.parent.mkdir(exist_ok=True)
     file.write_text("somebody's")
@@ -324,7 +324,7 @@ def test_a_verification_removes_nothing_that_it_did_not_keep(
 def test_who_may_not_write_to_the_root_is_told_of_the_flag_for_another_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prove, "connect_to_files", lambda _: pytest.fail("the log was asked first"))
+    monkeypatch.setattr(prove, "connect_to_files", lambda *_, **__: pytest.fail("asked first"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     where = ["--bootstrap-servers", "127.0.0.1:1"]
     for command, flag in (("verify --root .", "--state"), ("replay new", "--into")):
@@ -337,7 +337,7 @@ def test_a_verification_that_begins_again_removes_what_it_kept(
 ) -> None:
     log = MemoryLog()
     log.create()
-    monkeypatch.setattr(prove, "connect_to_files", lambda _: log)
+    monkeypatch.setattr(prove, "connect_to_files", lambda *_, **__: log)
     for name in ("0/progress.json", "0/checkpoint/head.json", "index/0/index.duckdb"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")

@@ -41,12 +41,12 @@ class Processes:
         self.may_answer = False
 
     async def ask(self, work: Work, seconds: float) -> Done:
-        self.begun.append(work.operation)
+        self.begun.append(work.call["operation"])
         try:
             while not self.may_answer:
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
-            self.ended.append(work.operation)
+            self.ended.append(work.call["operation"])
             raise
         return Done(200, [], PickleBuffer(b'{"count": 7}'), "", None, [])
 

@@ -121,8 +121,9 @@ class LogIcebergService:
             if known is not None and runtime.partition_of(known[1]) != here:
                 about = {"sequence": known[0].sequence, "status": known[0].status}
                 phrase = Phrase("id_reused", {"transaction_id": transaction_id, **about})
-                reused = {"status": Status.REJECTED, "code": Code.ID_REUSED}
-                return replace(known[0], message=say(phrase), **reused)
+                return replace(
+                    known[0], status=Status.REJECTED, code=Code.ID_REUSED, message=say(phrase)
+                )
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
