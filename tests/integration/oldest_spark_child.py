@@ -20,6 +20,19 @@ OPTIONS = {"kafka.bootstrap.servers": SERVERS, "log": LOG}
 REACH = ", ".join(f"`{name}` '{value}'" for name, value in OPTIONS.items())
 TIMES = ["timestamp'2013-07-01' AS at", "timestamp_ntz'2013-07-01' AS day"]
 COLUMNS = ["id", "name", *TIMES, "array(1F, 0.5F) AS v"]
+REFUSED = {
+    "insert": "INSERT INTO old SELECT * FROM old WHERE id > 100",
+    "alter": "ALTER TABLE old ADD COLUMN x int",
+    "create": f"CREATE TABLE made (id int) USING commitlog OPTIONS ({REACH}, table 's$new')",
+    "select": f"CREATE TABLE made USING commitlog OPTIONS ({REACH}, table 's$old') AS SELECT 1",
+    "update": "UPDATE old SET name = 'x'",
+    "delete": "DELETE FROM old WHERE id = 1",
+    "merge": "MERGE INTO old t USING old s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    "truncate": "TRUNCATE TABLE old",
+    "replace": "INSERT INTO old REPLACE WHERE id = 1 VALUES (1, 'x', null, null, null)",
+    "like": "CREATE TABLE made LIKE old",
+    "version": "SELECT * FROM old VERSION AS OF 1",
+}
 QUERY_SECONDS = 300
 DELTA = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 SETTINGS = {
@@ -74,19 +87,7 @@ def this_format(spark: SparkSession) -> dict[str, Any]:
     append(frame(1, 2))
     spark.sql(f"CREATE TABLE old USING commitlog OPTIONS ({REACH}, table 's$old')")
     spark.sql("INSERT INTO old VALUES (3, 'sql', null, null, null)")
-    said = refused(spark, {
-        "insert": "INSERT INTO old SELECT * FROM old WHERE id > 100",
-        "alter": "ALTER TABLE old ADD COLUMN x int",
-        "create": f"CREATE TABLE made (id int) USING commitlog OPTIONS ({REACH}, table 's$new')",
-        "select": f"CREATE TABLE made USING commitlog OPTIONS ({REACH}, table 's$old') AS SELECT 1",
-        "update": "UPDATE old SET name = 'x'",
-        "delete": "DELETE FROM old WHERE id = 1",
-        "merge": "MERGE INTO old t USING old s ON t.id = s.id WHEN MATCHED THEN DELETE",
-        "truncate": "TRUNCATE TABLE old",
-        "replace": "INSERT INTO old REPLACE WHERE id = 1 VALUES (1, 'x', null, null, null)",
-        "like": "CREATE TABLE made LIKE old",
-        "version": "SELECT * FROM old VERSION AS OF 1",
-    })  # fmt: skip
+    said = refused(spark, REFUSED)
     merge(frame(2, 4, name="m"), "s$old", "id", options=OPTIONS)
     part = frame(4, 5, name="x").select("id", "name")
     merge(part, "s$old", "id", options=OPTIONS, rows_in_driver=0)
