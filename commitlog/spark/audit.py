@@ -14,13 +14,12 @@ import json
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -29,9 +28,9 @@ from commitlog.client.history.roots import hear_roots
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import outcomes_end
-from commitlog.spark.mapping import map_arrow, task_each
+from commitlog.spark.mapping import of_each_number
 from commitlog.spark.options import Connection, parse_reach
-from commitlog.spark.recompute import Audited, Difference, audit_partition
+from commitlog.spark.recompute import Audited, audit_partition
 
 Progress = Callable[[int, int, int], None]
 """Called with a partition of the log, the outcomes done and the outcomes records to be read."""
@@ -77,18 +76,16 @@ def audit(
             folder=folder,
             contents=contents,
         )
-        jobs = map_arrow(task_each(spark, len(ends)), task, "found string")
         done = threading.Event()
         watcher = threading.Thread(
             target=_watch, args=(Path(folder), dict(ends), on_progress, done), daemon=True
         )
         watcher.start()
         try:
-            rows = jobs.collect()
+            return of_each_number(spark, len(ends), task)
         finally:
             done.set()
             watcher.join()
-    return sorted((_from_json(row.found) for row in rows), key=lambda one: one.partition)
 
 
 def versions_of(log: DataFrame) -> DataFrame:
@@ -110,20 +107,17 @@ def _write_index(spark: SparkSession, options: Mapping[str, str], into: str) -> 
 
 
 def _audit(
-    batches: Iterable[pa.RecordBatch],
+    number: int,
     ends: Mapping[int, int],
     connection: Connection,
     connect: Callable[[Connection], Any],
     folder: str,
     contents: bool,
-) -> Iterator[pa.RecordBatch]:
-    """Audit the partitions whose numbers are in the rows; runs on an executor."""
+) -> Audited:
+    """Audit the partition of this number; runs on an executor."""
     log = connect(connection).runtime().log
-    for batch in batches:
-        for number in batch.column("id").to_pylist():
-            note = partial(_note, Path(folder), number)
-            found = audit_partition(log, number, ends[number], note, contents=contents)
-            yield pa.RecordBatch.from_pydict({"found": [json.dumps(found.to_json())]})
+    note = partial(_note, Path(folder), number)
+    return audit_partition(log, number, ends[number], note, contents=contents)
 
 
 def _note(folder: Path, partition: int, done: int, offset: int) -> None:
@@ -153,10 +147,3 @@ def _watch(
             if told.get(number) != count:
                 told[number] = count
                 on_progress(number, count, end)
-
-
-def _from_json(text: str) -> Audited:
-    body = json.loads(text)
-    del body["ok"]
-    body["differences"] = [Difference(**one) for one in body["differences"]]
-    return Audited(**body)

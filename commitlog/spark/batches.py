@@ -14,17 +14,15 @@ it must not have side effects that may not happen twice.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
 import lance
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
@@ -61,7 +59,7 @@ from commitlog.spark.files import (
     target_for,
     write_files,
 )
-from commitlog.spark.mapping import map_arrow
+from commitlog.spark.mapping import of_each_task
 from commitlog.spark.merge import COUNTED, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.plain_errors import plain_errors
@@ -71,10 +69,6 @@ from commitlog.spark.sink import QUERY_ID
 from commitlog.spark.versions import standing
 from commitlog.spark.wanted import Merge
 
-FILES_SCHEMA = (
-    "fragments array<string>, rows long, keys binary, digest long, inline array<binary>,"
-    " wrote string"
-)
 BACKOFF_SECONDS = (0.05, 1.0)
 DOUBLINGS_MAX = 10
 REPEATS_KEPT = 100
@@ -308,34 +302,7 @@ def upsert(
 
 def write_frame(frame: DataFrame, target: Target) -> WrittenFiles:
     """Have the executors write a frame's rows; nothing is committed."""
-    rows = map_arrow(frame, partial(_write, target=target), FILES_SCHEMA).collect()
-    return joined(
-        WrittenFiles(
-            fragments=tuple(row.fragments),
-            rows=row.rows,
-            keys=None if row.keys is None else bytes(row.keys),
-            digest=row.digest,
-            inline=tuple(map(bytes, row.inline)),
-            wrote=tuple(Wrote(**one) for one in json.loads(row.wrote)),
-        )
-        for row in rows
-    )
-
-
-def _write(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows; runs on an executor."""
-    files = write_files(batches, target)
-    yield pa.RecordBatch.from_arrays(
-        [
-            pa.array([list(files.fragments)], pa.list_(pa.string())),
-            pa.array([files.rows], pa.int64()),
-            pa.array([files.keys], pa.binary()),
-            pa.array([files.digest], pa.int64()),
-            pa.array([list(files.inline)], pa.list_(pa.binary())),
-            pa.array([json.dumps([asdict(one) for one in files.wrote])], pa.string()),
-        ],
-        ["fragments", "rows", "keys", "digest", "inline", "wrote"],
-    )
+    return joined(of_each_task(frame, partial(write_files, target=target)))
 
 
 def _application(frame: DataFrame, batch_id: int, options: WriteOptions) -> Application:

@@ -12,12 +12,11 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import lance
-import pyarrow as pa
 from lance.optimize import CompactionTask, RewriteResult
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -31,7 +30,7 @@ from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
-from commitlog.spark.mapping import map_arrow, task_each
+from commitlog.spark.mapping import of_each_number
 from commitlog.spark.options import parse_reach
 
 MESSAGE_MAX = 300
@@ -76,14 +75,14 @@ def on_executors(spark: SparkSession) -> RewriteGroups:
         work = partial(_rewrite, groups=groups, table=info.name, location=location, whole=whole)
         try:
             with _cancelled_at(spark, deadline):
-                found = map_arrow(task_each(spark, len(groups)), work, "made string").collect()
+                found = of_each_number(spark, len(groups), work)
         except (Py4JError, PySparkException) as error:
             raise Unavailable(
                 f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"
                 f" was submitted: {_said(error)}. Look at Spark's logs"
             ) from error
         from_json = RewriteResult.from_json  # type: ignore[attr-defined]
-        return [from_json(row.made) for row in found]
+        return [from_json(made) for made in found]
 
     return rewrite
 
@@ -96,20 +95,12 @@ def _said(error: Exception) -> str:
 
 
 def _rewrite(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    groups: Sequence[str],
-    table: str,
-    location: str,
-    whole: Excerpt,
-) -> Iterator[pa.RecordBatch]:
-    """Rewrite the groups of fragments whose numbers are in the rows; runs on an executor."""
-    for batch in batches:
-        for number in batch.column("id").to_pylist():
-            task = CompactionTask.from_json(groups[number])  # type: ignore[attr-defined]
-            with files_stay(table, whole.version):
-                made = _json(task.execute(whole.open(location)))
-            yield pa.RecordBatch.from_pydict({"made": [made]})
+    number: int, *, groups: Sequence[str], table: str, location: str, whole: Excerpt
+) -> str:
+    """Rewrite the group of fragments of this number; runs on an executor."""
+    task = CompactionTask.from_json(groups[number])  # type: ignore[attr-defined]
+    with files_stay(table, whole.version):
+        return _json(task.execute(whole.open(location)))
 
 
 def _json(made: Any) -> str:

@@ -7,9 +7,11 @@ pyarrow loads it. So the question whether it is there is left out for this one c
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +21,9 @@ from pyspark.sql.types import StructType
 from commitlog.spark.plain_errors import with_plain_errors
 
 CHECK = "require_minimum_pandas_version"
+
+Value = TypeVar("Value")
+Batches = Iterable[pa.RecordBatch]
 
 _lock = threading.Lock()
 
@@ -42,6 +47,20 @@ def map_arrow(
             setattr(functions, CHECK, check)
 
 
+def of_each_task(frame: DataFrame, function: Callable[[Batches], Value]) -> list[Value]:
+    """Return what a function makes of each task's batches: any value that can be pickled."""
+    rows = map_arrow(frame, partial(_pickled, function=function), "value binary").collect()
+    return [pickle.loads(bytes(row.value)) for row in rows]
+
+
+def of_each_number(
+    spark: SparkSession, count: int, function: Callable[[int], Value]
+) -> list[Value]:
+    """Return what a function makes of each number below a count, each in a task of its own."""
+    found = of_each_task(task_each(spark, count), partial(_of_numbers, function=function))
+    return [value for values in found for value in values]
+
+
 def task_each(spark: SparkSession, count: int) -> DataFrame:
     """Return the numbers below a count as `id`, each in a task of its own.
 
@@ -49,6 +68,14 @@ def task_each(spark: SparkSession, count: int) -> DataFrame:
     would share a task, while others have none.
     """
     return spark.range(0, count, 1, count)
+
+
+def _pickled(batches: Batches, function: Callable[[Batches], Value]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"value": [pickle.dumps(function(batches))]})
+
+
+def _of_numbers(batches: Batches, function: Callable[[int], Value]) -> list[Value]:
+    return [function(number) for batch in batches for number in batch.column("id").to_pylist()]
 
 
 def _renamed(

@@ -10,7 +10,6 @@ way, after a retryable conflict the join is repeated over the newer version.
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, fetched, quoted, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect, brought, named_keys, target_of
-from commitlog.spark.mapping import map_arrow
+from commitlog.spark.mapping import map_arrow, of_each_task
 from commitlog.spark.merge_files import (
     ADDRESS,
     DELETE,
@@ -65,7 +64,6 @@ from commitlog.spark.wanted import ROWS_IN_DRIVER, Merge, check_condition
 
 BACKLOG_SECONDS = 0.5
 """How long a merge waits if too many writes of rows wait already."""
-PART_SCHEMA = "part binary"
 COUNTED = ("inserted", "updated", "deleted")
 OWN = (ADDRESS, ROW_ID, DELETE)
 
@@ -279,10 +277,10 @@ def _merge_on_executors(
     # All rows of a fragment, and all of a key that the table lacks, go to one task.
     home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*keys.names))
     placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
-    parts = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
+    parts = of_each_task(placed, partial(merge_rows, task=task))
     if is_noted:  # apart, since a row that matches several fragments goes to several tasks
-        parts += map_arrow(source, partial(_count, task=task), PART_SCHEMA).collect()
-    return [pickle.loads(bytes(row.part)) for row in parts]
+        parts += of_each_task(source, partial(_count, task=task))
+    return parts
 
 
 def _fit(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
@@ -310,18 +308,9 @@ def _sparks(columns: pa.Schema, task: MergeTask) -> pa.Schema:
     return arrow_schema_of(spark_schema(columns, task.target.table))
 
 
-def _merge(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
-    """Do one task's part; runs on an executor."""
-    yield _pickled(merge_rows(batches, task))
-
-
-def _count(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
+def _count(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
     """Count one task's rows of the source; runs on an executor."""
-    yield _pickled(count_rows(with_table_types(batches, task)))
-
-
-def _pickled(part: MergePart) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"part": [pickle.dumps(part)]})
+    return count_rows(with_table_types(batches, task))
 
 
 def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> Prepared:

@@ -8,7 +8,7 @@ rest of the work stays in the driver.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import lance
@@ -20,9 +20,8 @@ from commitlog.client.rows.data import arrow_stream
 from commitlog.client.rows.excerpts import Excerpt
 from commitlog.client.rows.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows.rows import ROW_ADDRESS
-from commitlog.spark.mapping import map_arrow, task_each
+from commitlog.spark.mapping import of_each_number
 
-ROWS_SCHEMA = "rows binary"
 FRAGMENTS_PER_TASK = 16
 """Tables of fewer are read in the driver."""
 
@@ -52,8 +51,8 @@ def base_on_executors(
         shares = [numbers[task::tasks] for task in range(tasks)]
         whole = Excerpt.whole(dataset)
         work = partial(_scan, shares=shares, location=info.location, whole=whole, scan=scan)
-        found = map_arrow(task_each(spark, tasks), work, ROWS_SCHEMA).collect()
-        parts = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in found]
+        found = of_each_number(spark, tasks, work)
+        parts = [pa.ipc.open_stream(rows).read_all() for rows in found]
         # Addresses sort as the driver's own scan would give them.
         return pa.concat_tables(parts).sort_by(ROW_ADDRESS)
 
@@ -61,17 +60,9 @@ def base_on_executors(
 
 
 def _scan(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    shares: Sequence[Sequence[int]],
-    location: str,
-    whole: Excerpt,
-    scan: BaseScan,
-) -> Iterator[pa.RecordBatch]:
-    """Read the shares of fragments whose numbers are in the rows; runs on an executor."""
+    number: int, *, shares: Sequence[Sequence[int]], location: str, whole: Excerpt, scan: BaseScan
+) -> bytes:
+    """Read the share of fragments of this number; runs on an executor."""
     dataset = whole.open(location)
-    for batch in batches:
-        for number in batch.column("id").to_pylist():
-            fragments = [f for f in map(dataset.get_fragment, shares[number]) if f is not None]
-            rows = scan_base(dataset, scan, fragments)
-            yield pa.RecordBatch.from_pydict({"rows": [arrow_stream(rows)]})
+    fragments = [f for f in map(dataset.get_fragment, shares[number]) if f is not None]
+    return arrow_stream(scan_base(dataset, scan, fragments))
