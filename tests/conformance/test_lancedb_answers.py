@@ -213,7 +213,9 @@ def test_rows_of_which_it_is_not_known_whether_they_were_committed_come_once(
         raise OutcomeUnknown("it has no answer", outcome.transaction_id)
 
     monkeypatch.setattr(Ticket, "result", lost)
-    with pytest.raises(Exception, match="it has no answer"):
+    with pytest.raises(
+        Exception, match="it has no answer .over HTTP: GET .v1.log.transactions.[0-9a-f]"
+    ):
         work()
     monkeypatch.undo()
     assert table.count_rows() == 3

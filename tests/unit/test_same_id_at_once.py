@@ -15,7 +15,7 @@ from commitlog import CommitLog
 from commitlog.client.commits import execution
 from commitlog.client.commits.execution import Execution
 from commitlog.client.rows.rows import prepare_append
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
 from commitlog.model.reasons import Phrase, bounded
 from commitlog.model.records import Code, Outcome, Status
 from tests.namespace_world import World, numbers
@@ -81,6 +81,22 @@ def test_what_a_later_attempt_could_not_append_stays_if_an_earlier_one_may_have(
             again.append(numbers(0, 3))
         assert [one.status for one in outcomes] == [Status.COMMITTED]
         assert world.log.open("t").to_table().num_rows == 3
+    finally:
+        world.close()
+
+
+def test_what_was_written_too_late_to_be_appended_is_removed(tmp_path: Path) -> None:
+    """No record names it, though an earlier call under this id may have committed others."""
+    world = World(tmp_path)
+    try:
+        world.log.create_table("t", numbers(0, 1).schema)
+        folder = Path(world.log.table("t").location) / "data"
+        late = Execution(
+            world.log, ("t",), transaction_id=str(uuid.uuid4()), timeout=0.0, by_log=False
+        )
+        with pytest.raises(OutcomeUnknown, match="passed before this call appended transaction"):
+            late.append(numbers(0, 3))
+        assert list(folder.glob("*")) == []
     finally:
         world.close()
 

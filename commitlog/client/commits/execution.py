@@ -12,6 +12,7 @@ committed, the outcome of that commit is returned.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,11 +80,15 @@ class Execution:
         expects: Sequence[Expect] = (),
         attempts_max: int = ATTEMPTS_MAX,
         timeout: float = 60.0,
+        answer_seconds: float = math.inf,
         wait: Wait = "readable",
         notes_counts: bool = False,
         by_log: bool = True,
     ) -> None:
         """Take the options: at most `attempts_max` attempts within `timeout` seconds.
+
+        The log has `answer_seconds` of these for each answer; finding and writing rows may take
+        longer.
 
         With `notes_counts`, or under an application's sequence, the transaction's properties hold
         `counts`, for requests that repeat it. If the table has the property `rows="log"`, small
@@ -99,6 +104,7 @@ class Execution:
         self._attempts_max = attempts_max
         self._deadline = deadline_after(timeout)
         self._timeout = timeout
+        self._answer_seconds = answer_seconds
         self._wait: Wait = wait
         self._is_append = False
         self._first_attempt = 0
@@ -219,7 +225,7 @@ class Execution:
                 any_content=True,
                 awaits_rows=self._wait == "readable",
             )
-            outcome = accepted(ticket, seconds_until(self._deadline))
+            outcome = accepted(ticket, seconds_until(self._answer_by()))
             if outcome.code is Code.MALFORMED_RECORD:
                 # The log's rules know no rows in records yet; this attempt of the id is refused.
                 self._first_attempt = attempt + 1
@@ -230,7 +236,7 @@ class Execution:
             if not is_full:
                 self._log.describe(self._table, fresh=True)
             self._back_off(attempt)
-        rows = settled(runtime, outcome, self._wait, self._deadline, ticket.applied)
+        rows = settled(runtime, outcome, self._wait, self._answer_by(), ticket.applied)
         self.counts = rows.counts
         return rows
 
@@ -293,6 +299,7 @@ class Execution:
                     f"{self._timeout:g} s passed before this call appended anything. Make it again"
                     " with more time"
                 )
+            self._remove(info, prepared)
             raise OutcomeUnknown(
                 f"{self._timeout:g} s passed before this call appended transaction"
                 f" {self._transaction_id}. Ask again with log.outcome(id), or make the same call"
@@ -303,7 +310,11 @@ class Execution:
         ticket = self._log.runtime().submit(
             transaction, id_is_new=self._id_is_new, any_content=True
         )
-        return transaction, ticket.result(max(left, 1.0), self._wait)
+        left = min(max(left, 1.0), self._answer_seconds)
+        return transaction, ticket.result(left, self._wait)
+
+    def _answer_by(self) -> float:
+        return min(self._deadline, time.monotonic() + self._answer_seconds)
 
     def _transaction(
         self, operation: Operation, attempt: int, said: Pairs, payloads: tuple[bytes, ...] = ()
@@ -330,7 +341,7 @@ class Execution:
         runtime = self._log.runtime()
         ticket = runtime.watch(self._transaction_id)
         try:
-            first = ticket.result(seconds_until(self._deadline), self._wait)
+            first = ticket.result(seconds_until(self._answer_by()), self._wait)
         finally:
             runtime.forget(ticket)
         return first if first.status is Status.COMMITTED else refusal

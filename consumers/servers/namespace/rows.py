@@ -40,7 +40,7 @@ from commitlog.model.table import TableId
 from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
-from consumers.servers.namespace.durations import TIMEOUT_SECONDS, timeout_of
+from consumers.servers.namespace.durations import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, timeout_of
 from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
 from consumers.servers.namespace.native import commit_natively
 from consumers.servers.namespace.service import Service, keyed
@@ -321,19 +321,22 @@ def _carried_out(
     service: Service,
     call: Call,
     work: Callable[[Execution], Outcome],
-    timeout: float = TIMEOUT_SECONDS,
+    timeout: float | None = None,
 ) -> tuple[Outcome, Mapping[str, int]]:
     """Change rows until that is committed; return the outcome and how many rows it was.
 
-    Under an Idempotency-Key, the first answer is given again.
+    Under an Idempotency-Key, the first answer is given again. If the client named no timeout, only
+    the log's answer has one: a large upload, or a search of a large table, takes its time.
     """
+    answer_seconds = TIMEOUT_SECONDS if timeout is None else timeout
     first = service.first_decision(call)
     if first is None or first[0].status is not Status.COMMITTED:
         execution = Execution(
             service.log,
             call.table,
             transaction_id=call.key,
-            timeout=timeout,
+            timeout=TIMEOUT_SECONDS_MAX if timeout is None else timeout,
+            answer_seconds=answer_seconds,
             properties=keyed(call),
             notes_counts=call.key is not None,
         )
@@ -346,7 +349,7 @@ def _carried_out(
     if first is not None:
         outcome, counts = first[0], _counts_of(first[1])
         if writes_rows(outcome):
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + answer_seconds
             again = settled(service.log.runtime(), outcome, "readable", deadline)
             outcome, counts = again, again.counts
     call.position = outcome.sequence

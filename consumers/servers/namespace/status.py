@@ -134,6 +134,9 @@ def message_of(error: BaseException) -> str:
             f"{_place(one['loc'])}: {_TOLD.get(one['type'], one['msg'])}"
             for one in error.errors(include_url=False, include_input=False)[:5]
         )
+    if isinstance(error, OutcomeUnknown):
+        # What its words advise is a method of the Python client.
+        return f"{error} (over HTTP: GET /v1/log/transactions/{error.transaction_id})"
     if isinstance(error, LanceNamespaceError | CommitLogError):
         return without_build_paths(str(error))
     return (
