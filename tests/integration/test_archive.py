@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -497,3 +499,18 @@ def test_one_run_at_a_time_changes_an_archive(
     assert cli.main(arguments) == ExitCode.OK
     assert ends == [ExitCode.UNAVAILABLE]
     assert cli.main(arguments) == ExitCode.OK
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_file_that_a_disk_does_not_take_is_named_and_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """What was written of it would keep the disk full; and nobody knew which disk that was."""
+
+    def failed(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", failed)
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{tmp_path}/a\.parquet\.tmp'"):
+        write_file(tmp_path, "a.parquet", [])
+    assert list(tmp_path.iterdir()) == []

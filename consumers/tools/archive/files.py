@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commitlog.adapters.disk import sync
+from commitlog.adapters import disk
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.core.log.replica import has_content
 from commitlog.errors import CorruptLog
@@ -47,13 +47,18 @@ def write_file(folder: Path, name: str, records: Sequence[RawRecord]) -> Archive
     folder.mkdir(parents=True, exist_ok=True)
     staged = folder / f"{name}.tmp"
     table = table_of(records)
-    with staged.open("wb") as file:
-        pq.write_table(table, file, row_group_size=ROWS_PER_GROUP, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with staged.open("wb") as file:
+            pq.write_table(table, file, row_group_size=ROWS_PER_GROUP, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(staged)  # the call itself knows none
+        disk.discard(str(staged))
+        raise
     size, sha256 = _hash_of(staged)
     staged.rename(folder / name)
-    sync(folder)  # so that the name outlasts a crash
+    disk.sync(folder)  # so that the name outlasts a crash
     first, last = (records[0].offset, records[-1].offset) if records else (-1, -1)
     return ArchivedFile(
         name=name,
