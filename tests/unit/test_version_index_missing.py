@@ -108,6 +108,15 @@ def test_who_finds_the_index_late_is_told_why(
         True,
     )
     assert index_check(tmp_path, {0: COUNT}).level is Level.OK
+    stop.clear()
+    run_index(
+        cast(Log, whole),
+        tmp_path,
+        stop=stop,
+        on_progress=lambda done, total: stop.set() if done == total else None,
+    )
+    late = index_check(tmp_path, {0: COUNT + 1}).message
+    assert late == f"it has {COUNT} of {COUNT + 1} outcomes", "why it ended is no reason any more"
 
 
 @pytest.mark.slow

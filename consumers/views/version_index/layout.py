@@ -134,8 +134,14 @@ def note_failure(root: str | os.PathLike[str], message: str) -> None:
         Layout.of(root).failure.write_text(message, encoding="utf-8")
 
 
+def forget_failure(root: str | os.PathLike[str]) -> None:
+    """Forget why the keeper ended: it has caught up since."""
+    with contextlib.suppress(OSError):
+        Layout.of(root).failure.unlink(missing_ok=True)
+
+
 def last_failure(root: str | os.PathLike[str]) -> str:
-    """Return what the keeper said when it ended last; empty if it never failed."""
+    """Return why the keeper ended last; empty if it never failed, or has caught up since."""
     try:
         return Layout.of(root).failure.read_text(encoding="utf-8")
     except OSError:

@@ -24,7 +24,7 @@ from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import PATIENT_SECONDS, Log
 from consumers.runtime.progress import OnProgress, untold
 from consumers.views.version_index.lateness import Lateness
-from consumers.views.version_index.layout import note_failure
+from consumers.views.version_index.layout import forget_failure, note_failure
 from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
 
 BATCH_RECORDS_MAX = 5_000
@@ -257,13 +257,19 @@ def run_index(
         CorruptLog: the log contradicts itself or the index.
         Unavailable: another process keeps the index, or its files can't be written.
     """
+
+    def told(done: int, total: int) -> None:
+        if done == total:
+            forget_failure(root)
+        on_progress(done, total)
+
     with VersionIndex(root) as index:
         try:
             follow(
                 log,
                 index,
                 stop=stop,
-                on_progress=on_progress,
+                on_progress=told,
                 publish_interval_seconds=publish_interval_seconds,
             )
         except CommitLogError as error:
