@@ -155,6 +155,20 @@ def test_every_pane_is_drawn_and_has_no_barriers(visit: Callable[..., Visit]) ->
             assert window.page.evaluate(wide) == 0, f"{name} is wider than the screen {screen}"
 
 
+def test_on_paper_all_of_a_pane_is_there_in_the_colours_of_day(visit: Callable[..., Visit]) -> None:
+    window = visit(viewport={"width": 800, "height": 240}, color_scheme="dark")
+    window.open(f"{ORDERS}&tab=files", PANES["files"])
+    for theme in ("auto", "dark"):
+        window.page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+        window.page.emulate_media(media="print")
+        cut = "[...document.querySelectorAll('body *')].filter(one => one.scrollHeight >"
+        cut += " one.clientHeight + 1 && getComputedStyle(one).overflowY !== 'visible')"
+        assert window.page.evaluate(f"{cut}.map(one => one.className)") == [], "it is on no page"
+        assert window.page.evaluate("document.documentElement.scrollHeight > innerHeight")
+        ink = window.page.evaluate("getComputedStyle(document.body).color")
+        assert ink == "rgb(27, 28, 30)", "light ink is nothing on paper"
+
+
 @pytest.mark.parametrize("view", ["/", "/?view=log"])
 def test_a_long_name_widens_no_column(visit: Callable[..., Visit], view: str) -> None:
     window = visit()
