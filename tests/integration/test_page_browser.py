@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,15 @@ from consumers.servers.server import ServerSettings
 from consumers.views.version_index.layout import Layout
 from tests.installed import need
 from tests.page_server import serving_routes
-from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser, visiting
+from tests.page_visit import (
+    CHROMIUM,
+    NARROW,
+    NO_CHROMIUM,
+    SCREENS,
+    Visit,
+    running_browser,
+    visiting,
+)
 from tests.page_world import busy_log, extend_index
 
 need("playwright")
@@ -39,6 +48,7 @@ KEPT_BACK = 40
 FRAME_MS_MAX = 50.0
 FIRST_VIEW_MS_MAX = 1000.0
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts" / "page"
+STYLE = Path(routes.__file__).with_name("static") / "page.css"
 TABLE = "/?view=table&table=nyc%24flights"
 HISTORY = f"{TABLE}&tab=history"
 VIEWS = {
@@ -138,8 +148,16 @@ def test_every_view_is_drawn_and_has_no_barriers(
             window.turn_to(screen)
             window.page.wait_for_timeout(100)  # for the picture only
             window.page.screenshot(path=ARTIFACTS / f"{name}-{screen}.png")
-            assert window.barriers() == [], f"{name}, {screen}"
+            assert window.barriers(contrast=screen != NARROW) == [], f"{name}, {screen}"
             assert window.unexplained() == [], f"{name}, {screen}"
+
+
+def test_a_narrow_screen_has_no_colours_of_its_own() -> None:
+    narrow = re.findall(r"@media \(max-width.*?\n}", STYLE.read_text(), re.DOTALL)
+    assert len(narrow) >= 3
+    assert [
+        block for block in narrow if re.search("color|background|--[a-z-]+: *(#|rgb)", block)
+    ] == []
 
 
 def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
