@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 
@@ -33,7 +33,16 @@ from commitlog.errors import (
 from consumers.views.index_rows import SCHEMA_VERSION, ByPlace, Value, jsonable
 
 Row = dict[str, Value]
-Ask = Callable[[str, Sequence[object]], list[Row]]
+Found = TypeVar("Found")
+
+
+class Rows(list[Row]):
+    """The rows of an answer, and the names of its columns, which tell it where no row does."""
+
+    columns: Sequence[str] = ()
+
+
+Ask = Callable[[str, Sequence[object]], Rows]
 
 NEAR_NAMES_MAX = 3
 PLACES = ("location", "metadata_location")
@@ -106,18 +115,12 @@ def _broken(public: Path, error: Exception) -> BrokenIndex:
 
 def query(
     root: str | os.PathLike[str], sql: str, parameters: Sequence[object] | None = None
-) -> list[Row]:
+) -> Rows:
     """Run one query on the newest snapshot and return its rows."""
     return read(root, lambda run: run(sql, parameters or ()))
 
 
-def names(root: str | os.PathLike[str], sql: str) -> list[str]:
-    """Return the columns of what a query would answer, which no row tells if there is none."""
-    described = query(root, f"SELECT column_name FROM (DESCRIBE SELECT * FROM ({sql}))")
-    return [str(row["column_name"]) for row in described]
-
-
-def read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list[Row]:
+def read(root: str | os.PathLike[str], work: Callable[[Ask], Found]) -> Found:
     """Run `work` with a function that asks; all its questions see one snapshot."""
     for attempt in range(ATTEMPTS):
         with connect(root) as connection:
@@ -131,17 +134,19 @@ def read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list
     raise AssertionError("unreachable")
 
 
-def ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object]) -> list[Row]:
+def ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object]) -> Rows:
     """Run one query on an open connection and return its rows.
 
     The index has places as the log records them; the rows have them as they are bound.
     """
     result = connection.execute(sql, list(parameters))
     names = [str(column[0]) for column in result.description or ()]
-    return [
+    rows = Rows(
         {name: _shown(name, value) for name, value in zip(names, row, strict=True)}
         for row in result.fetchall()
-    ]
+    )
+    rows.columns = names
+    return rows
 
 
 def _shown(name: str, value: Any) -> Value:
@@ -152,7 +157,7 @@ def _shown(name: str, value: Any) -> Value:
 
 def history(
     root: str | os.PathLike[str], table: str, *, limit: int = 50, refused: bool = True
-) -> list[Row]:
+) -> Rows:
     """Return what happened to a table, newest first: versions and refused attempts.
 
     Raises NoSuchTable, naming tables with a similar name.
@@ -163,7 +168,7 @@ def history(
 
 def timeline(
     root: str | os.PathLike[str], *, limit: int = 50, after: tuple[int, int] | None = None
-) -> list[Row]:
+) -> Rows:
     """Return what happened to all tables, newest first: one row per transaction.
 
     With `after` = (partition, sequence): what came after it in that partition, oldest first.
@@ -177,9 +182,7 @@ def timeline(
     )
 
 
-def conflicts(
-    root: str | os.PathLike[str], table: str | None = None, *, limit: int = 50
-) -> list[Row]:
+def conflicts(root: str | os.PathLike[str], table: str | None = None, *, limit: int = 50) -> Rows:
     """Return who lost to whom, newest first, on one table or on all.
 
     Raises NoSuchTable, naming tables with a similar name.
@@ -189,12 +192,12 @@ def conflicts(
     return _of_table(root, table, "FROM conflicts_of(?, n := ?)", [table, _positive(limit)])
 
 
-def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
+def transaction(root: str | os.PathLike[str], transaction_id: str) -> Rows:
     """Return what became of an id: see `attempts`."""
     return read(root, lambda run: attempts(run, transaction_id))
 
 
-def attempts(run: Ask, transaction_id: str) -> list[Row]:
+def attempts(run: Ask, transaction_id: str) -> Rows:
     """Return what became of an id, one row per attempt or repetition, oldest first.
 
     Each row has `details`: its operations' rows, `conflict`: its row in `conflicts` or None,
@@ -217,25 +220,12 @@ def attempts(run: Ask, transaction_id: str) -> list[Row]:
     return rows
 
 
-def heads_at(
-    root: str | os.PathLike[str], sequence: int | None = None, *, partition: int = 0
-) -> list[Row]:
-    """Return every table with its version right after a position; None: the newest, everywhere."""
-    if sequence is not None:
-        return query(root, "FROM heads_at(?, of_partition := ?)", [sequence, partition])
-    return query(
-        root,
-        "SELECT table_name, version, incarnation, partition, sequence, changed_at"
-        " FROM tables WHERE ended_by IS NULL ORDER BY table_name",
-    )
-
-
 def table_at(root: str | os.PathLike[str], table: str, version: int) -> Row:
     """Return what made one version of a table.
 
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
     """
-    return read(root, lambda run: [_table_at(run, table, version)])[0]
+    return read(root, lambda run: _table_at(run, table, version))
 
 
 def _table_at(run: Ask, table: str, version: int) -> Row:
@@ -254,7 +244,7 @@ def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
     Iceberg's tags are in the log; Lance keeps its own beside the table, where they are read.
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby, and OSError.
     """
-    return read(root, lambda run: [_table_at_tag(run, table, tag)])[0]
+    return read(root, lambda run: _table_at_tag(run, table, tag))
 
 
 def _table_at_tag(run: Ask, table: str, tag: str) -> Row:
@@ -285,13 +275,13 @@ def _span(run: Ask, table: str) -> str:
     return "versions {first} to {last}, made from {since} to {until}".format(**found)
 
 
-def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> list[Row]:
+def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> Rows:
     """Return how a table differs between two versions: a row per fragment, with who did it.
 
     Raises NoSuchTable or NoSuchVersion, naming what exists nearby, InvalidRequest for Iceberg.
     """
 
-    def work(run: Ask) -> list[Row]:
+    def work(run: Ask) -> Rows:
         life = _check_table(run, table, fragments=True)
         for version in (before, after):
             if _table_at(run, table, version)["incarnation"] != life:
@@ -304,7 +294,7 @@ def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> l
     return read(root, work)
 
 
-def blame(root: str | os.PathLike[str], table: str, what: str | int | None = None) -> list[Row]:
+def blame(root: str | os.PathLike[str], table: str, what: str | int | None = None) -> Rows:
     """Return who made each fragment that exists and who changed it last, by fragment.
 
     With `what`, a fragment's id or a data file's name: all that was done to it, oldest first.
@@ -315,7 +305,7 @@ def blame(root: str | os.PathLike[str], table: str, what: str | int | None = Non
     if what is None:
         return _of_table(root, table, "FROM blame(?)", [table], fragments=True)
 
-    def work(run: Ask) -> list[Row]:
+    def work(run: Ask) -> Rows:
         rows = run("FROM blame_of(?, ?)", [table, str(what)])
         if rows:
             return rows
@@ -331,7 +321,7 @@ def blame(root: str | os.PathLike[str], table: str, what: str | int | None = Non
     return read(root, work)
 
 
-def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> list[Row]:
+def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> Rows:
     """Return rows, fragments, files and bytes of a table at so many of its versions.
 
     Raises NoSuchTable, naming tables with a similar name.
@@ -339,12 +329,12 @@ def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> li
     return _of_table(root, table, "FROM growth(?, points := ?)", [table, _positive(points)])
 
 
-def writers(root: str | os.PathLike[str]) -> list[Row]:
+def writers(root: str | os.PathLike[str]) -> Rows:
     """Return per writer what it committed, what was rebased and refused; busiest first."""
     return query(root, "FROM writers")
 
 
-def status(root: str | os.PathLike[str]) -> list[Row]:
+def status(root: str | os.PathLike[str]) -> Rows:
     """Return per partition how far the published index is."""
     return query(root, "FROM index_status")
 
@@ -356,10 +346,10 @@ def _of_table(
     parameters: Sequence[object],
     *,
     fragments: bool = False,
-) -> list[Row]:
+) -> Rows:
     """Run one query about a table, and say why if it has no rows."""
 
-    def work(run: Ask) -> list[Row]:
+    def work(run: Ask) -> Rows:
         rows = run(sql, parameters)
         if not rows:
             _check_table(run, table, fragments=fragments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +63,7 @@ def history(
     """
     from consumers import history as index
 
-    rows = index.history(root := where.index_root(), table, limit=limit, refused=refused)
-    names = partial(index.names, root, "FROM history('')")
+    rows = index.history(where.index_root(), table, limit=limit, refused=refused)
     columns = (
         Column("version", _version, is_number=True),
         TIME,
@@ -79,15 +77,16 @@ def history(
         Column("why", "message", gives_way=True),
     )
     none = f"{table} has no versions yet"
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=rows.columns
+    )
 
 
 def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show all tables and their newest versions."""
     from consumers import history as index
 
-    rows = index.query(root := where.index_root(), TABLES)
-    names = partial(index.names, root, TABLES)
+    rows = index.query(where.index_root(), TABLES)
     columns = (
         Column("table", "table_name"),
         Column("version", _version, is_number=True),
@@ -98,7 +97,9 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
         Column("location", leaves=7),
     )
     none = "the log has no tables yet"
-    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=names)
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=none, names=rows.columns
+    )
 
 
 def conflicts(
@@ -119,8 +120,7 @@ def conflicts(
     """
     from consumers import history as index
 
-    rows = index.conflicts(root := where.index_root(), table, limit=limit)
-    names = partial(index.names, root, "FROM latest_conflicts(n := 1)")
+    rows = index.conflicts(where.index_root(), table, limit=limit)
     columns = (
         TIME,
         Column("table", "table_name"),
@@ -133,7 +133,7 @@ def conflicts(
         Column("what to do", "advice", gives_way=True, leaves=7),
     )
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts", names=names
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts", names=rows.columns
     )
 
 

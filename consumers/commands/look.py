@@ -63,8 +63,7 @@ def diff(
     """
     from consumers import history as index
 
-    rows = index.diff(root := where.index_root(), table, before, after)
-    names = partial(index.names, root, "FROM diff('', 0, 0)")
+    rows = index.diff(where.index_root(), table, before, after)
     columns = (
         FRAGMENT,
         Column("change"),
@@ -77,7 +76,7 @@ def diff(
     )
     nothing = f"versions {before} and {after} of {table} have the same fragments"
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=rows.columns
     )
 
 
@@ -101,8 +100,7 @@ def blame(
     """
     from consumers import history as index
 
-    rows = index.blame(root := where.index_root(), table, what)
-    names = partial(index.names, root, "FROM blame('')")
+    rows = index.blame(where.index_root(), table, what)
     if what is None:
         columns: tuple[Column, ...] = (
             FRAGMENT,
@@ -128,7 +126,7 @@ def blame(
         )
     nothing = f"{table} has no fragment"
     output.print_listing(
-        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=names
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing, names=rows.columns
     )
 
 
@@ -178,7 +176,7 @@ def sql(
         as_json=as_json,
         as_csv=as_csv,
         nothing="no rows",
-        names=lambda: found.column_names,
+        names=found.column_names,
     )
 
 

@@ -103,16 +103,16 @@ def print_listing(
     as_json: bool,
     nothing: str,
     as_csv: bool = False,
-    names: Callable[[], Sequence[str]] = tuple,
+    names: Sequence[str] = (),
 ) -> None:
     """Print rows as a table, a JSON array or CSV; `nothing` is said when there are none.
 
-    `names` tells the columns of CSV where there is no row to tell them.
+    `names` are the columns of CSV where there is no row to tell them.
     """
     if as_json:
         print_json([dict(row) for row in rows])
     elif as_csv:
-        _print_csv(rows, list(rows[0] if rows else names()))
+        _print_csv(rows, list(rows[0] if rows else names))
     elif not rows:
         note(nothing)
     elif sys.stdout.isatty():

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 from consumers import history
 from consumers.history import Row
-from consumers.views.index_rows import Value
 from consumers.views.version_index.layout import noted_whole
 
 NAMES_MAX = 10
@@ -57,11 +56,11 @@ def activity(
     now = datetime.fromtimestamp(now_seconds, UTC).replace(tzinfo=None)
     since = [now - timedelta(seconds=seconds)]
 
-    def work(run: history.Ask) -> list[Row]:
+    def work(run: history.Ask) -> Row:
         (totals,) = run(TOTALS, since)
         lag = run("SELECT partition, lag, epoch(published_at) AS published FROM lag ORDER BY 1", ())
         ages = [now_seconds - max(float(str(row["published"] or 0)), whole) for row in lag]
-        row: dict[str, Value] = {
+        return {
             "time": now.isoformat(timespec="milliseconds") + "Z",
             "seconds": seconds,
             **{f"{name}_per_second": int(str(n)) / seconds for name, n in totals.items()},
@@ -70,6 +69,5 @@ def activity(
             "writers": run(WRITERS, since),
             "tables": run(TABLES, since),
         }
-        return [row]
 
-    return history.read(root, work)[0]
+    return history.read(root, work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -101,7 +101,7 @@ def lives_of(log: PartitionLog) -> list[Life]:
     return [lives[incarnation] for incarnation in standing.values()]
 
 
-Ask = partial[list[Row]]
+Ask = Callable[..., list[Row]]
 
 
 def check_states(ask: Ask, life: Life, version: int) -> None:

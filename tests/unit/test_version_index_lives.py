@@ -368,8 +368,8 @@ def test_the_page_knows_a_dropped_table_by_all_its_names(made: Service) -> None:
     rename(made, A, B)
     end(made, B)
     ask(made, "FROM tables")
-    happened = history.read(made.root, lambda run: [questions.events(run, table="ns$b")])
-    assert happened[0]["total"] == 5
+    happened = history.read(made.root, lambda run: questions.events(run, table="ns$b"))
+    assert happened["total"] == 5
 
 
 @pytest.mark.slow
@@ -405,12 +405,10 @@ def test_conflicts_follow_a_table_through_renames(made: Service) -> None:
     for name, expected in (("ns$a", lost), ("ns$b", lost), ("ns$c", [])):
         assert [one["sequence"] for one in ask(made, of_t, name)] == expected
 
-    def told(run: history.Ask) -> list[history.Row]:
-        found = contention.conflicts(run, table="ns$b")
-        listed = contention.collisions(run, table="ns$b")
-        return [{"total": found["total"], "listed": [one["sequence"] for one in listed]}]
-
-    assert history.read(made.root, told) == [{"total": 2, "listed": lost}]
+    found = history.read(made.root, partial(contention.conflicts, table="ns$b"))
+    listed = history.read(made.root, partial(contention.collisions, table="ns$b"))
+    assert found["total"] == 2
+    assert [one["sequence"] for one in listed] == lost
 
 
 @pytest.mark.slow
@@ -421,10 +419,8 @@ def test_what_a_commit_missed_is_told_across_a_rename(made: Service) -> None:
     late = made.client.submit("ns$b", whole, read_version=2).result(30).raise_for_conflict()
     ask(made, "FROM tables")
 
-    def told(run: history.Ask) -> list[history.Row]:
-        return questions.transaction(run, transaction_id=late.transaction_id)
-
-    found: Any = history.read(made.root, told)
+    asked = partial(questions.transaction, transaction_id=late.transaction_id)
+    found: Any = history.read(made.root, asked)
     ((one,),) = (attempt["details"] for attempt in found)
     assert [version["version"] for version in one["lineage"]["versions"]] == [5, 4, 3, 2]
     assert one["lineage"]["left_out"] == 0

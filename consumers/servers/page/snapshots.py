@@ -58,7 +58,7 @@ class Asking:
     def on(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
         """Ask on a cursor until the block ends; Unavailable once it is given up."""
 
-        def ask(sql: str, parameters: Sequence[object]) -> list[history.Row]:
+        def ask(sql: str, parameters: Sequence[object]) -> history.Rows:
             if self._is_over:
                 raise Unavailable("nobody waits for the answer any more")
             return history.ask(cursor, sql, parameters)
