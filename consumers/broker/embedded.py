@@ -228,14 +228,6 @@ class EmbeddedBroker:
         self._is_stopping = True
         self._child.kill()
 
-    def suspend(self) -> None:
-        """Freeze it (SIGSTOP), as an overloaded machine would."""
-        self._child.send(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it continue after `suspend`."""
-        self._child.send(signal.SIGCONT)
-
     def __enter__(self) -> Self:
         """Use the broker; it is stopped at the end of the block."""
         return self

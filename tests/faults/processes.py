@@ -209,7 +209,6 @@ class Cluster:
             child.close()
         self._outcomes.close()
         self.log.close()
-        self.broker.resume()
         self.broker.kill()
         self.proxy.close()
 
