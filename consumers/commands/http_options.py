@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -45,10 +45,6 @@ class Http:
     iceberg_updates_max: Annotated[int | None, setting("iceberg_updates_max")] = None
     iceberg_timeout: Annotated[int | None, setting("iceberg_timeout")] = None
     sql: Annotated[bool | None, setting("sql")] = None
-
-    def flags(self) -> dict[str, Any]:
-        """Return what was given."""
-        return asdict(self)
 
 
 HTTP_DEFAULTS = Http()

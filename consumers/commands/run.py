@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
@@ -77,7 +77,7 @@ def up(
         maintain=maintain,
         quotas=quotas,
         is_start=True,
-        **http.flags(),
+        **asdict(http),
     )
     # Refused here rather than by a part of it, and before anything is written.
     config.need_tables_root()
@@ -305,7 +305,7 @@ def server(
     from consumers.views.health import Health
     from consumers.views.version_index.comparison import check_index_of
 
-    config = where.load(host=host, port=port, http_drain=http_drain, **http.flags())
+    config = where.load(host=host, port=port, http_drain=http_drain, **asdict(http))
     root = config.root or Path.cwd()
     template = row_template(config)
     inherited = take_http_listener()

@@ -241,7 +241,7 @@ class TableActs:
         def do() -> str:
             self.optimized[info.incarnation, name] = before
             kept = self._log.optimize(info.table_id, properties={REASON: reason})
-            return "" if kept.outcome is None else _version(kept.outcome)
+            return "" if kept.outcome is None else f"version {kept.outcome.version}"
 
         return do
 
@@ -326,10 +326,6 @@ def tell_failed(log: CommitLog, info: TableInfo, error: Exception) -> None:
         logger.warning("%s was left for later: %s", info.name, lances_words(error))
     else:
         logger.info("%s was dropped meanwhile; nothing of it is left for later", info.name)
-
-
-def _version(outcome: Any) -> str:
-    return f"version {outcome.version}"
 
 
 def keep_guard(info: TableInfo, tags: Callable[[], Any], *, is_on: bool) -> None:
