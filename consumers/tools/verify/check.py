@@ -25,8 +25,6 @@ from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE
-from consumers.tools.verify.checkpoint import checkpoint_problems
-from consumers.tools.verify.contents import read_contents
 from consumers.tools.verify.deciding import Decider
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
@@ -34,12 +32,19 @@ from consumers.tools.verify.iceberg import check_metadata
 from consumers.tools.verify.options import VerifyOptions
 from consumers.tools.verify.plain import PlainRun, PlainWalk
 from consumers.tools.verify.retention import GivenUp
-from consumers.tools.verify.rows import WrittenRows
+from consumers.tools.verify.rows import WrittenRows, read_contents
 from consumers.tools.verify.settling import settled
 from consumers.tools.verify.state import State
 from consumers.tools.verify.versions import Versions
 from consumers.tools.verify.walk import Walk
-from consumers.tools.verify.witnesses import Witness, check_root, check_table, hear, witnesses
+from consumers.tools.verify.witnesses import (
+    Witness,
+    check_root,
+    check_table,
+    checkpoint_problems,
+    hear,
+    witnesses,
+)
 
 if TYPE_CHECKING:
     from consumers.tools.verify.rebuilt_index import RebuiltIndex
@@ -168,9 +173,8 @@ class _Check:
         if walk.problem is not None:
             verdict.found([walk.problem])
         verdict.found(self._rows.problems())
-        for witness in self._witnesses:
-            problem = hear(self._log, self._partition, witness, walk.sequence)
-            verdict.found([problem] if problem is not None else ())
+        heard = (hear(self._log, self._partition, one, walk.sequence) for one in self._witnesses)
+        verdict.found(filter(None, heard))
         self._count()
         if self._state is not None:
             self._state.clear()
@@ -343,10 +347,9 @@ class _Check:
         verdict, options = self._verdict, self._options
         shown = [one for one in files.versions.lives.values() if one.is_shown(names)]
         yield from files.finish(names)
-        all_iceberg = self._machine.iceberg.tables
         iceberg = {
             name: one
-            for name, one in all_iceberg.items()
+            for name, one in self._machine.iceberg.tables.items()
             if names is None or format_table_id(name) in names
         }
         yield from check_metadata(iceberg, options.open_store)

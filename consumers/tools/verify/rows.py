@@ -1,6 +1,7 @@
-"""The rows in transactions: are they what their records name, and did a record take what is gone?
+"""Rows: are those in transactions what their records name, and has each newest version its own?
 
-The chain covers the hash of a write's rows, not the rows. So this is a check of its own.
+The chain covers the hash of a write's rows, not the rows. So what is gone from a transaction is a
+check of its own: a record must have taken it.
 """
 
 from __future__ import annotations
@@ -10,24 +11,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commitlog.adapters.lance_rows import count_rows
 from commitlog.codecs.payloads import inline_rows
 from commitlog.core.log.replica import Decided
+from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.tables.lance_tables import Table
+from commitlog.errors import CommitLogError
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.tools.erasure.acts import Position, act_in, expiry_in
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
+from consumers.tools.verify.versions import LifeManifests
 
 if TYPE_CHECKING:
     from commitlog.client.accepted.row_rebuild import RowHistories
-
-
-def _histories() -> RowHistories:
-    from commitlog.client.accepted.row_rebuild import RowHistories
-
-    return RowHistories()
 
 
 class _Lacking(NamedTuple):
@@ -44,7 +43,12 @@ class WrittenRows:
 
     def __init__(self, *, contents: bool = False) -> None:
         """Begin before the first record; with `contents` tables can be compared at the end."""
-        self._histories = _histories() if contents else None
+        self._histories: RowHistories | None = None
+        if contents:
+            # Loaded here: it brings half of the client in.
+            from commitlog.client.accepted.row_rebuild import RowHistories
+
+            self._histories = RowHistories()
         self._lacking: dict[Position, _Lacking] = {}
         """Writes without their rows that no record erased."""
 
@@ -100,7 +104,6 @@ class WrittenRows:
         self, log: Log, partition: int, tables: Iterable[Table], on_rows: Callable[[int], None]
     ) -> Iterator[Problem]:
         """Rebuild tables from what was written by the log; yield where a version has other rows."""
-        # Loaded here: it needs pylance.
         from commitlog.client.accepted.row_rebuild import info_of
         from commitlog.client.accepted.row_tail import Tail
 
@@ -124,3 +127,28 @@ class WrittenRows:
     def restore(self, data: list[Any]) -> None:
         """Take back what `to_json` returned."""
         self._lacking = {Position(*one[:2]): _Lacking(*one[2:]) for one in data}
+
+
+def read_contents(
+    lives: Iterable[LifeManifests], on_rows: Callable[[int], None] = lambda rows: None
+) -> Iterator[Problem]:
+    """Read the tables one after the other; `on_rows` is called with how many rows were read."""
+    for life in lives:
+        name, version = format_table_id(life.table), life.state.version
+        read: dict[int, int] = {}
+        try:
+            for fragment_id, rows in count_rows(life.location, version):
+                read[fragment_id] = rows
+                on_rows(rows)
+        except (CommitLogError, OSError) as error:
+            text = f"the rows of {name}, version {version}, cannot be read: {error}"
+            yield Problem(ProblemKind.ROWS, text, table=name, version=version)
+            continue
+        expected = {number: living_rows(data) for number, data in life.state.fragments.items()}
+        wrong = [n for n in sorted({*expected, *read}) if expected.get(n) != read.get(n)]
+        for number in wrong:
+            text = (
+                f"fragment {number} of {name}, version {version}, has {read.get(number)} rows, "
+                f"and the log says {expected.get(number)}"
+            )
+            yield Problem(ProblemKind.ROWS, text, table=name, version=version)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.adapters.disk import with_advice
 from commitlog.adapters.reading import record_at
 from commitlog.client.commits.names import like_known
 from commitlog.errors import (
@@ -24,7 +25,7 @@ from commitlog.errors import (
 from commitlog.model.records import Genesis, Outcome
 from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.checkpoints.checkpoint_heads import head_path
+from consumers.partition.checkpoints.checkpoint_heads import check_files, head_path
 from consumers.tools.verify.findings import Problem, ProblemKind
 
 
@@ -62,6 +63,19 @@ def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
         yield Witness(f"the version index of {root}", sequence, digest.hex(), offset)
     except CommitLogError:
         pass
+
+
+def checkpoint_problems(root: Path | None, partition: int) -> Iterator[Problem]:
+    """Yield why no committer could continue from a root's checkpoint.
+
+    Looks at its files, not into them.
+    """
+    if root is None:
+        return
+    try:
+        check_files(root, partition)
+    except (CorruptLog, OSError) as error:
+        yield Problem(ProblemKind.CHECKPOINT, with_advice(error))
 
 
 def check_table(genesis: Genesis, partition: int, table: str, known: Collection[TableId]) -> None:
