@@ -25,7 +25,7 @@ from commitlog.model.records import Submitted
 from consumers.partition.glances import Glances, Outside
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
-from consumers.partition.observer import Observer
+from consumers.partition.observer import StoreObserver
 from consumers.partition.readable import Readable
 from consumers.partition.undecided import LockQueues, Seen, Undecided, Written
 
@@ -51,7 +51,7 @@ class Deciding:
     def __init__(
         self,
         machine: Machine,
-        observer: Observer,
+        observer: StoreObserver,
         lanes: Lanes,
         readable: Readable,
         *,

@@ -18,7 +18,7 @@ from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Submitted
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced
-from consumers.partition.observer import Observer
+from consumers.partition.observer import StoreObserver
 
 TOGETHER_MAX = 64
 """The most transactions whose files are looked at together."""
@@ -35,7 +35,7 @@ class Glances:
     def __init__(
         self,
         machine: Machine,
-        observer: Observer,
+        observer: StoreObserver,
         lanes: Lanes,
         *,
         lane_of: LaneOf,

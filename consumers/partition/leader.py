@@ -49,7 +49,7 @@ from consumers.partition.follower import Follower
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Mailbox
 from consumers.partition.meters import Meters
-from consumers.partition.observer import Observer
+from consumers.partition.observer import StoreObserver
 from consumers.partition.others import OnlyRetained, Others
 from consumers.partition.readable import Readable
 
@@ -70,7 +70,7 @@ class Leader:
         follower: Follower,
         writer: OutcomesWriter,
         records_writer: RecordsWriter | None,
-        observer: Observer,
+        observer: StoreObserver,
         *,
         epoch: int,
         node: str,
@@ -100,7 +100,7 @@ class Leader:
             follower.partition, records_writer, self._replica, post=mailbox.post, clock=clock
         )
         """What writers sent."""
-        self._epoch, self._node = epoch, node
+        self._epoch, self.node = epoch, node  # the address that the term's outcomes carry
         self._mailbox = mailbox
         self._on_acknowledged = on_acknowledged
         self._on_pause, self._may_pause = on_pause, may_pause
@@ -115,7 +115,8 @@ class Leader:
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
         self._heard_at = 0.0
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """What ended the term; None while it lasts."""
         self._others = Others(lanes, only_retained, go_on=self._go_on_at, fail=self._end)
         self._deciding = Deciding(
             self._machine,
@@ -134,11 +135,6 @@ class Leader:
         self._pause_at = clock() + pause_seconds
         self._paused_since: float | None = None
         self._is_ending = False
-
-    @property
-    def node(self) -> str:
-        """The address that this term's outcomes carry."""
-        return self._node
 
     @property
     def undecided_count(self) -> int:
@@ -168,11 +164,6 @@ class Leader:
         return max(self._read_to, self._replica.transactions_position) >= end and not any(
             isinstance(one.record, ProtocolVersion) for one in waiting
         )
-
-    @property
-    def failure(self) -> Exception | None:
-        """What ended the term; None while it lasts."""
-        return self._failure
 
     @property
     def silence_seconds(self) -> float:
@@ -252,18 +243,18 @@ class Leader:
         """Decide new records, and pass on acknowledged outcomes; a failure ends the term."""
         try:
             self._pass_on()
-            if self._failure is None:
+            if self.failure is None:
                 self._deciding.wake_late()
                 if self._paused_since is None:
                     self._deciding.step()
                 self._deciding.flush_looks()
-            if self._failure is None:
+            if self.failure is None:
                 self._pause_when_due()
         except Exception as error:
             self._end(error)
 
     def _has_room(self) -> bool:
-        return self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX
+        return self.failure is None and len(self._in_flight) < IN_FLIGHT_MAX
 
     def _pass_on(self) -> None:
         """Pass on the acknowledged outcomes, as one group."""
@@ -292,7 +283,7 @@ class Leader:
     def _append(self, submitted: Submitted, decision: Decision) -> None:
         chain = self._replica.chain
         outcome, record = seal_outcome(
-            decision.outcome, previous_hash=chain.hash, epoch=self._epoch, node=self._node
+            decision.outcome, previous_hash=chain.hash, epoch=self._epoch, node=self.node
         )
         changes = self._machine.apply(submitted, outcome, changes=decision.changes)
         for change in changes:
@@ -307,7 +298,7 @@ class Leader:
             self._heard_at = now
         event = Event(submitted, outcome, record, changes, read_at=read_at, decided_at=now)
         self._in_flight.append(event)
-        if self._failure is None:
+        if self.failure is None:
             sequence, post = outcome.sequence, self._mailbox.post
             self.writer.append(
                 outcome_key(self._epoch, sequence),
@@ -317,7 +308,7 @@ class Leader:
 
     def _delivered(self, sequence: int, offset: int, error: Exception | None) -> None:
         """Take one acknowledgement."""
-        if self._failure is not None:
+        if self.failure is not None:
             return
         if self._others.is_looking:
             self._others.held.append((sequence, offset, error))
@@ -356,20 +347,20 @@ class Leader:
     def _check_alone(self, end: int) -> None:
         """With nothing in flight, the topic must end where our last outcome stands."""
         is_settled = not self._in_flight and not self._others.is_looking
-        if is_settled and end > self._next_offset and self._failure is None:
+        if is_settled and end > self._next_offset and self.failure is None:
             self._others.look(self._next_offset, end)
 
     def _go_on_at(self, offset: int) -> None:
         """Continue after records that others appended, with the acknowledgements since."""
-        if self._failure is None:
+        if self.failure is None:
             self._next_offset = offset
             held, self._others.held = self._others.held, []
             for each in held:
                 self._delivered(*each)
 
     def _end(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        if self.failure is None:
+            self.failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
             level = logging.WARNING if isinstance(error, CommitLogError) else logging.ERROR
             logger.log(level, "term %d ends: %s", self._epoch, error, exc_info=level > 30)
             self.writer.purge()

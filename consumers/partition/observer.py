@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from commitlog.adapters.bounded_reads import TooLarge, read_at_most
 from commitlog.adapters.builds import Build, BuildRefused
@@ -75,46 +74,11 @@ def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
     return Found(Observation("", -1), state=state)
 
 
-class Observer(Protocol):
+class StoreObserver:
     """Looks at what a decision needs outside the log, and writes what it leaves there.
 
     What may take long runs on workers, and knows nothing of the loop's; the rest on the loop.
     """
-
-    def known(self, wanted: Wanted) -> Found | None:
-        """Return what needs no look; None if it does."""
-
-    def learn(self, wanted: Wanted, found: Found) -> None:
-        """Keep what a look found, if it will be asked for again."""
-
-    def wrote(self, decision: Decision) -> None:
-        """Keep what a decision wrote, if it will be asked for again."""
-
-    def forget(self, location: str) -> None:
-        """Keep nothing of a table that is gone."""
-
-    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError | MemoryError]:
-        """Fetch bytes or existence, on a worker; an error where the store or the memory fails."""
-
-    def build(self, wanted: BuildWanted) -> Found:
-        """Let pylance build on a version that has its file, on a worker."""
-
-    def write(
-        self,
-        files: Sequence[FileToWrite],
-        recordings: Sequence[bytes],
-        ours: Container[Path],
-        displaced: Mapping[Path, Obstacle],
-    ) -> dict[Path, Obstacle]:
-        """Put files, on a worker; return what is in the way. Raise OSError when the store fails.
-
-        `ours` are those that were written before, for the same transaction, with other content.
-        What is to be `displaced` was in the way before.
-        """
-
-
-class StoreObserver:
-    """Observes tables in their stores."""
 
     def __init__(
         self,
@@ -206,7 +170,7 @@ class StoreObserver:
         return self._places is None or self._places.holds(place)
 
     def known(self, wanted: Wanted) -> Found | None:
-        """Return what needs no look; None if it does."""
+        """Return what needs no look, None if it does; on the loop."""
         if isinstance(wanted, PlaceWanted):
             return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
         if isinstance(wanted, RootWanted):
@@ -222,12 +186,12 @@ class StoreObserver:
         return found
 
     def learn(self, wanted: Wanted, found: Found) -> None:
-        """Keep a deletion vector."""
+        """Keep a deletion vector that a look found: it will be asked for again; on the loop."""
         if isinstance(wanted, VectorWanted) and found.observation.size >= 0:
             self._vectors[wanted.location, wanted.path] = found
 
     def wrote(self, decision: Decision) -> None:
-        """Keep the deletion vectors that a decision wrote."""
+        """Keep the deletion vectors that a decision wrote; on the loop."""
         for file in decision.files:
             if file.vector is not None:
                 wanted = VectorWanted(file.location, file.path)
@@ -235,7 +199,7 @@ class StoreObserver:
                 self.learn(wanted, Found(observation, vector=file.vector))
 
     def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError | MemoryError]:
-        """Fetch bytes or existence; an error where the store or the memory fails."""
+        """Fetch bytes or existence, on a worker; an error where the store or the memory fails."""
         found: list[Found | OSError | MemoryError] = []
         for one in wanted:
             try:
@@ -251,7 +215,11 @@ class StoreObserver:
         ours: Container[Path],
         displaced: Mapping[Path, Obstacle],
     ) -> dict[Path, Obstacle]:
-        """Put files; return what is in the way. Raise OSError when the store fails."""
+        """Put files, on a worker; return what is in the way. Raise OSError when the store fails.
+
+        `ours` are those that were written before, for the same transaction, with other content.
+        What is to be `displaced` was in the way before.
+        """
         found = {}
         for file in files:
             place = (file.location, file.path)
@@ -274,7 +242,7 @@ class StoreObserver:
         return store
 
     def forget(self, location: str) -> None:
-        """Keep nothing of a table that is gone."""
+        """Keep nothing of a table that is gone; on the loop."""
         with self._lock:
             self._stores.pop(location, None)
         for key in [key for key in self._vectors if key[0] == location]:
@@ -295,7 +263,10 @@ class StoreObserver:
             logger.warning("version %d cannot be brought back: %s", version, error)
 
     def build(self, wanted: BuildWanted) -> Found:
-        """Have pylance build; raise OSError if the store is to blame."""
+        """Have pylance build on a version that has its file, on a worker.
+
+        Raise OSError if the store is to blame.
+        """
         # Most logs never need pylance here, and it takes long to load.
         from commitlog.adapters.cloning import build_clone
         from commitlog.adapters.lance_builder import build

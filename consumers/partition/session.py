@@ -48,7 +48,7 @@ from consumers.partition.leader import Leader
 from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
-from consumers.partition.observer import Observer
+from consumers.partition.observer import StoreObserver
 from consumers.partition.others import newest_in_log, only_retained
 from consumers.partition.readable import Readable
 from consumers.partition.saving import Saving
@@ -254,7 +254,7 @@ class Session:
         return started.epoch
 
     def lead(
-        self, epoch: int, node: str, observer: Observer, checkpoint_seconds: float = 30.0
+        self, epoch: int, node: str, observer: StoreObserver, checkpoint_seconds: float = 30.0
     ) -> Leader:
         """Begin the term that `campaign` won; every while, with nothing in flight, save."""
         self.materializer.hurry()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.partition.files.catalogue import Head, PartitionHeads
 from consumers.partition.files.events import Version
 from consumers.partition.session import Session
-from consumers.socket.row_states import Params
+from consumers.socket.row_states import Ask, Params
 
 
 def head_of(session: Session, params: Params) -> Head:
@@ -39,9 +39,6 @@ def _said_now(session: Session, params: Params) -> list[Any]:
 
 
 LOOKUPS = {"table": _table_now, "said": _said_now}
-
-
-Ask = Callable[[Callable[[Session], Any]], Coroutine[Any, Any, Any]]
 
 
 class Listings:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from commitlog.codecs.avro import encode_transaction
 from commitlog.core.decisions import ENDS
@@ -29,6 +29,7 @@ from consumers.partition.session import Session
 from consumers.socket.row_states import (
     GONE,
     Answer,
+    Ask,
     Params,
     answer_of,
     described,
@@ -51,15 +52,6 @@ QUIET_SECONDS = 0.005
 """If nothing was accepted for this long, a burst of writes is complete."""
 _RECORD_BYTES = 2_000
 """About how much memory a record takes besides its rows."""
-
-T = TypeVar("T")
-
-
-class Ask(Protocol):
-    """Makes the loop look something up."""
-
-    def __call__(self, work: Callable[[Session], T], /) -> Awaitable[T]:
-        """Return the result of `work`."""
 
 
 class _Waiter(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from commitlog.core.decisions import ENDS
 from commitlog.core.partition.machine import Machine
@@ -18,6 +18,15 @@ from consumers.partition.session import Session
 Answer = list[Any]
 """A version, and what a write did in it: inserted, updated, deleted, refused, problem."""
 Params = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Makes the loop look something up."""
+
+    def __call__(self, work: Callable[[Session], T], /) -> Awaitable[T]:
+        """Return the result of `work`."""
+
 
 _ABOUT_ROWS = frozenset({"WriteRows", "ApplyRows"})
 GONE: Answer = [0, 0, 0, 0, Code.NO_SUCH_TABLE.value, "the table was dropped before"]

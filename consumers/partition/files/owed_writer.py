@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -42,11 +42,9 @@ WriteVersion = Callable[[TableFiles, Change], bool]
 """Returns False if a version gets no file."""
 
 
-class PaysOwed(Protocol):
-    """Writes what is owed of a table."""
-
-    def __call__(self, files: TableFiles, write_version: WriteVersion) -> None:
-        """Write the next versions, and the rest with the last ones; raise as stores and logs do."""
+PaysOwed = Callable[[TableFiles, WriteVersion], None]
+"""Writes the next versions that are owed of a table, and the rest with the last ones; raises as
+stores and logs do."""
 
 
 class OwedWriter:

@@ -108,7 +108,7 @@ class Limits:
         """Guard an application that is served below `base_path`."""
         self._app = app
         self._base_path = base_path
-        self._settings = settings or LimitSettings()
+        self.settings = settings or LimitSettings()
         self._security = security or Security()
         self._running: Counter[str] = Counter()
         self._arriving: Counter[str] = Counter()
@@ -117,7 +117,7 @@ class Limits:
         self.decompressing = asyncio.Lock()
         """Whose turn it is among bodies of which more than a piece comes."""
         self._of_keys: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tarpit = Tarpit(self._settings.refused_per_second)
+        self._tarpit = Tarpit(self.settings.refused_per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -165,13 +165,13 @@ class Limits:
         if is_open and not _OF_OTHERS.isdisjoint(scope["headers"]):
             raise OverLimit(403, "a page of another site may not send this; nothing was done")
         host = headers.get("host", "")
-        if not self._security.is_on and is_foreign(scope.get("server"), host, self._settings.hosts):
+        if not self._security.is_on and is_foreign(scope.get("server"), host, self.settings.hosts):
             raise OverLimit(
                 403,
                 f"this server isn't known as {host!r}; if it is, start it with --http-hosts and "
                 "that name; nothing was done",
             )
-        most = self._settings.header_bytes_max
+        most = self.settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")
         coding = headers.get("transfer-encoding", "chunked")
@@ -203,7 +203,7 @@ class Limits:
         """
         lock = self._of_keys.setdefault(key, asyncio.Lock())
         try:
-            async with asyncio.timeout(self._settings.pause_seconds_max):
+            async with asyncio.timeout(self.settings.pause_seconds_max):
                 await lock.acquire()
         except TimeoutError:
             raise OverLimit(
@@ -215,7 +215,7 @@ class Limits:
 
     def take(self, client: str) -> None:
         """Begin a request, if there is room."""
-        settings = self._settings
+        settings = self.settings
         total = self._running.total()
         if total >= settings.requests_max:
             raise OverLimit(
@@ -237,7 +237,7 @@ class Limits:
 
     def arrive(self, client: str, more: int) -> None:
         """Note that a body of a client is on its way, or no longer."""
-        most = self._settings.arriving_max
+        most = self.settings.arriving_max
         if more > 0:
             self._check(self._arriving, client, more, most, f"{most} bodies are being received")
         count(self._arriving, client, more)
@@ -245,14 +245,14 @@ class Limits:
     def hold(self, client: str, more: int, *, is_small: bool = False) -> None:
         """Keep a client's bytes in memory, or no longer; for a small body there is always room."""
         if more > 0 and not is_small:
-            most = self._settings.arriving_bytes_max
+            most = self.settings.arriving_bytes_max
             self._check(self._held_bytes, client, more, most, "too many large requests at once")
         count(self._held_bytes, client, more)
 
     def spool(self, client: str, more: int) -> None:
         """Keep a client's bytes in files, or no longer."""
         if more > 0:
-            most, what = self._settings.spooled_bytes_max, "too many rows at once"
+            most, what = self.settings.spooled_bytes_max, "too many rows at once"
             self._check(self._spooled_bytes, client, more, most, what)
             if is_disk_full(more):
                 raise OverLimit(
@@ -269,11 +269,6 @@ class Limits:
         if self._security.is_on and taken[client] + more > share_of(most):
             who = "yours" if client else "clients without credentials in their headers"
             raise OverLimit(429, f"{what}, most of them from {who}; try again in a while")
-
-    @property
-    def settings(self) -> LimitSettings:
-        """The limits."""
-        return self._settings
 
 
 class _Request:
