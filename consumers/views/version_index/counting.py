@@ -19,15 +19,14 @@ from consumers.views.version_index.operation_results import (
     DoneAppend,
     DoneOperation,
     Told,
+    beside_appends,
 )
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
 ONLY_NEW = {"Append", "CreateTable"}
 """Operations all of whose fragments are new."""
-RETURNS = "RegisterTable"
-"""Lists all fragments of its table; of one that came back, what differs from before counts."""
-MOVES_ROWS = {"Rewrite", RETURNS}
+MOVES_ROWS = {"Rewrite", "RegisterTable"}
 """Operations whose new fragments may hold rows of those that they remove."""
 _FRAGMENT_ID, _REMOVED, _ROWS, _DELETED, _BYTES = range(7, 12)
 """Columns of `fragment_changes`."""
@@ -69,9 +68,7 @@ class Counting:
         """Have the fragments of all tables whose rows a batch changes."""
         wanted = dict.fromkeys(
             one.incarnation
-            for _, done in told
-            if not isinstance(done, DoneAppend)
-            for one in done
+            for _, one in beside_appends(told)
             if _counts(one) and one.name not in ONLY_NEW and one.incarnation is not None
         )
         for incarnation in wanted:
@@ -103,7 +100,7 @@ class Counting:
         if not _counts(one):
             return
         known = self._tables.get(one.incarnation or "")
-        if known and _lists_all(one):
+        if known and one.lists_all:  # of a table that came back, what differs counts
             changes = [*_gone(known, changes), *changes]
         added = removed = size = 0
         fragments = dict.fromkeys(("added", "updated", "removed"), 0)
@@ -112,7 +109,7 @@ class Counting:
             before = known.get(number) if known is not None else None
             after = None if change[_REMOVED] else _after(change, before)
             difference = (after.live if after else 0) - (before.live if before else 0)
-            if not (_lists_all(one) and after == before):
+            if not (one.lists_all and after == before):
                 fragments["removed" if after is None else "updated" if before else "added"] += 1
             added += max(difference, 0)
             removed += max(-difference, 0)
@@ -138,11 +135,7 @@ def _counts(one: DoneOperation) -> bool:
     if one.result is None:
         return False
     is_lance = isinstance(one.operation, LanceCommit | CreateTableVersion)
-    return is_lance or one.name in ONLY_NEW or _lists_all(one)
-
-
-def _lists_all(one: DoneOperation) -> bool:
-    return one.name == RETURNS and one.result is not None and one.result.delta is not None
+    return is_lance or one.name in ONLY_NEW or one.lists_all
 
 
 def _gone(known: Fragments, changes: Iterable[Row]) -> list[Row]:

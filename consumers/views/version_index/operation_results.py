@@ -19,6 +19,7 @@ from commitlog.model.operations import (
     IcebergChange,
     LanceCommit,
     Operation,
+    RegisterTable,
     RenameTable,
     Summary,
     WriteRows,
@@ -92,6 +93,12 @@ class DoneOperation:
         return None if self.name in ENDING else self.table
 
     @property
+    def lists_all(self) -> bool:
+        """Whether it lists all fragments of its table, as the registration of one does."""
+        is_registered = isinstance(self.operation, RegisterTable) and self.result is not None
+        return is_registered and self.result is not None and self.result.delta is not None
+
+    @property
     def summary(self) -> Summary | None:
         """What it added and removed, where it says so."""
         if isinstance(self.operation, LanceCommit):
@@ -104,14 +111,7 @@ def counts_of(one: DoneOperation) -> Counts | None:
     summary = one.summary
     if one.counts is not None or summary is None:
         return one.counts
-    return Counts(
-        rows_added=summary.rows_added,
-        rows_removed=summary.rows_removed,
-        bytes_added=summary.bytes_added,
-        fragments_added=summary.fragments_added,
-        fragments_updated=summary.fragments_updated,
-        fragments_removed=summary.fragments_removed,
-    )
+    return Counts(*(getattr(summary, name) for name in Counts._fields))
 
 
 def what_of_rows(operation: Operation | None) -> str | None:
@@ -147,6 +147,13 @@ class DoneAppend(NamedTuple):
 
 Told = tuple[Decided, tuple[DoneOperation, ...] | DoneAppend]
 """A decided transaction with what its operations came to."""
+
+
+def beside_appends(told: Iterable[Told]) -> Iterator[tuple[Decided, DoneOperation]]:
+    """Yield the operations of all transactions but those that are a `DoneAppend`."""
+    for decided, done in told:
+        if not isinstance(done, DoneAppend):
+            yield from ((decided, one) for one in done)
 
 
 def read(batch: Iterable[Decided]) -> list[Told]:

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from commitlog.core.log.replica import Decided
-from commitlog.model.operations import RegisterTable
 from consumers.views.version_index.contents import Row, without_fragment
-from consumers.views.version_index.operation_results import DoneAppend, DoneOperation, Told
+from consumers.views.version_index.operation_results import DoneOperation, Told, beside_appends
 from consumers.views.version_index.rows import place_of
 
 IMAGES_BEFORE = """
@@ -39,9 +38,7 @@ Load = Callable[[list[str]], Iterable[Row]]
 
 def registers(told: Iterable[Told]) -> bool:
     """Return True if a batch registers a table, which may have been there before."""
-    return any(
-        _registers(one) for _, done in told if not isinstance(done, DoneAppend) for one in done
-    )
+    return any(one.lists_all for _, one in beside_appends(told))
 
 
 def changed_by_returns(told: Sequence[Told], changes: Iterable[Row], load: Load) -> list[Row]:
@@ -49,10 +46,8 @@ def changed_by_returns(told: Sequence[Told], changes: Iterable[Row], load: Load)
     by_place: Mapping[tuple[object, object], list[Row]] = defaultdict(list)
     for row in changes:
         by_place[row[_SEQUENCE], row[_ORDINAL]].append(row)
-    operations = [
-        (decided, one) for decided, done in told if not isinstance(done, DoneAppend) for one in done
-    ]
-    wanted = {one.incarnation for _, one in operations if one.incarnation and _registers(one)}
+    operations = list(beside_appends(told))
+    wanted = {one.incarnation for _, one in operations if one.incarnation and one.lists_all}
     standing: dict[str, Images] = {one: {} for one in wanted}
     for incarnation, number, *image in load(sorted(wanted)):
         standing[str(incarnation)][int(str(number))] = image
@@ -61,16 +56,11 @@ def changed_by_returns(told: Sequence[Told], changes: Iterable[Row], load: Load)
         rows = by_place[decided.outcome.sequence, one.ordinal]
         known = standing.get(one.incarnation or "")
         if known is not None:
-            if _registers(one):
+            if one.lists_all:
                 rows = [*_differing(decided, one, rows, known)]
             _take(known, rows)
         kept += rows
     return kept
-
-
-def _registers(one: DoneOperation) -> bool:
-    known = isinstance(one.operation, RegisterTable) and one.result is not None
-    return known and one.result is not None and one.result.delta is not None
 
 
 def _differing(

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 
@@ -116,7 +117,7 @@ class VersionIndex:
             undo.callback(self._live.close)
             self._floor = published_positions(layout)
             self._heads = self._load_heads()
-            self._counting = Counting(self._load_fragments)
+            self._counting = Counting(partial(self._load, FRAGMENTS_NOW))
             self._appends = Appends()
             self._positions = self._load_positions()
             self._log_id = self._live.meta().get("log_id", "")
@@ -188,7 +189,7 @@ class VersionIndex:
             if registers:
                 changes = rows["fragment_changes"]
                 rows["fragment_changes"] = returns.changed_by_returns(
-                    told, changes, self._load_images
+                    told, changes, partial(self._load, returns.IMAGES_BEFORE)
                 )
         changed = fold(self._heads, told)
         live = self._live
@@ -265,13 +266,9 @@ class VersionIndex:
         heads = (IndexedLife(*row) for row in rows)  # type: ignore[arg-type]
         return {head.incarnation: head for head in heads}
 
-    def _load_fragments(self, incarnations: list[str]) -> list[Row]:
+    def _load(self, sql: str, incarnations: list[str]) -> list[Row]:
         known = [one for one in incarnations if one in self._heads]
-        return self._live.query(FRAGMENTS_NOW, [known]) if known else []
-
-    def _load_images(self, incarnations: list[str]) -> list[Row]:
-        known = [one for one in incarnations if one in self._heads]
-        return self._live.query(returns.IMAGES_BEFORE, [known]) if known else []
+        return self._live.query(sql, [known]) if known else []
 
     def _load_positions(self) -> dict[int, IndexPosition]:
         names = ", ".join(column.name for column in POSITIONS.columns[:-1])
