@@ -123,13 +123,14 @@ def make_app(
 
     described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
     table = RouteTable(routes)
+    below = Router([table], redirect_slashes=False, default=nowhere([table]))
     app = Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             *described,
-            Mount(base, app=_below(table)) if base else table,
+            Mount(base, app=below) if base else table,
         ],
         exception_handlers={
             HTTPException: refused,
@@ -146,10 +147,6 @@ def make_app(
     )
     app.router.redirect_slashes, app.router.default = False, nowhere(app.routes)
     return app
-
-
-def _below(table: RouteTable) -> Router:
-    return Router([table], redirect_slashes=False, default=nowhere([table]))
 
 
 def serve(

@@ -20,13 +20,12 @@ from commitlog.model.table import TableId
 from consumers.servers.iceberg.replies import Failure, json_reply, no_such_table
 from consumers.servers.security.budgets import ICEBERG_SEPARATOR
 from consumers.servers.security.grants import Access, Principal
-from consumers.servers.security.places import folder_name
+from consumers.servers.security.places import UUID, folder_name
 from consumers.servers.vending.signing import NotSigned, ToSign, judge, sign
 from consumers.servers.vending.vendor import Subject, Vendor
 
 HEADER = "X-Iceberg-Access-Delegation"
 VENDED, SIGNED = "vended-credentials", "remote-signing"
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class TableAccess:
@@ -146,7 +145,7 @@ def staged_uuid(table: TableId, body: bytes) -> str:
     sent = node.optional("body")
     objects = unescape(sent.string()) if sent is not None else ""
     for text in (unquote(node.member("uri").text()), objects):
-        found = re.search(rf"/{re.escape(folder_name(table[-1]))}-({_UUID})/", text)
+        found = re.search(rf"/{re.escape(folder_name(table[-1]))}-({UUID})/", text)
         if found is not None:
             return found[1]
     raise no_such_table(table)

@@ -44,7 +44,6 @@ from consumers.servers.namespace.staged import (
     VERSION_FIELDS,
     Staged,
     StagedManifestMissing,
-    StagedTarget,
     read_staged,
 )
 from consumers.servers.namespace.tables import declaration, declared, ended, noting
@@ -55,14 +54,10 @@ from consumers.servers.namespace.versions import (
     version_of_record,
 )
 from consumers.servers.security.grants import Access
+from consumers.servers.security.guard import BATCH_ACCESS
+from consumers.servers.vending.vendor import Subject
 
-_ACCESS = {
-    "declare_table": Access.WRITE,
-    "create_table_version": Access.WRITE,
-    "delete_table_versions": Access.ADMIN,
-    "deregister_table": Access.ADMIN,
-}
-KINDS = tuple(_ACCESS)
+KINDS = tuple(BATCH_ACCESS)
 _PLACE = re.compile(r"operations\[([0-9]+)\]")
 
 
@@ -77,7 +72,7 @@ class _Batch:
     operations: list[Operation] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
     infos: dict[TableId, TableInfo] = field(default_factory=dict)
-    targets: dict[TableId, StagedTarget | None] = field(default_factory=dict)
+    targets: dict[TableId, Subject | None] = field(default_factory=dict)
     newest: dict[TableId, int] = field(default_factory=dict)
     """The newest versions that operations of the batch make."""
     gone: dict[TableId, VersionRanges] = field(default_factory=dict)
@@ -87,12 +82,12 @@ class _Batch:
     asked: list[int] = field(default_factory=list)
     """For each of `operations`, which one of the request it is for."""
 
-    def target(self, table: TableId) -> StagedTarget:
+    def target(self, table: TableId) -> Subject:
         """Return the table as the operations before this one leave it."""
         if table not in self.targets:
             info = self.service.info(table) if self.is_fresh else self.service.lately(table)
             self.infos[table] = info
-            self.targets[table] = StagedTarget(info.table_id, info.location, info.incarnation)
+            self.targets[table] = Subject.of(info)
         found = self.targets[table]
         if found is None:
             raise NoSuchTable(f"{'$'.join(table)} is deregistered by an earlier operation")
@@ -117,7 +112,7 @@ class _Batch:
         target, info = self.target(table), self.infos.get(table)
         if table in self.gone:
             refuse_version(table, self.operations)
-        stands = info is not None and info.incarnation == target.incarnation
+        stands = info is not None and info.incarnation == target.uuid
         try:
             staged = read_staged(target, request, info if stands else None)
         except StagedManifestMissing:
@@ -132,17 +127,17 @@ class _Batch:
     def declare(self, table: TableId, request: Any) -> None:
         made = declaration(self.service, self.call, table, request, len(self.operations))
         check_names([made], (), None, "")
-        self.targets[table] = StagedTarget(table, made.location, made.incarnation)
+        self.targets[table] = Subject(table, made.incarnation, made.location)
         self.newest.pop(table, None)
         self.gone.pop(table, None)
         self.operations.append(made)
 
     def delete_versions(self, table: TableId, request: Any) -> None:
         target, info = self.now(table)
-        if info is not None and info.incarnation != target.incarnation:
+        if info is not None and info.incarnation != target.uuid:
             info = None  # the batch declared another table of this name
         refuse_branch(self.call, table, request.branch)
-        self.lives.add((table, target.incarnation))
+        self.lives.add((table, target.uuid))
         standing = info.version if info is not None else 0
         newest = self.newest.get(table, standing)
         versions = wanted(request.ranges, newest)
@@ -176,22 +171,22 @@ class _Batch:
             return message
         return f"{self.items}[{self.asked[int(found[1])]}]{message[found.end() :]}"
 
-    def now(self, table: TableId) -> tuple[StagedTarget, TableInfo | None]:
+    def now(self, table: TableId) -> tuple[Subject, TableInfo | None]:
         """Return the same as `target`, and the table as it is if it stood before the batch."""
         target, known = self.target(table), self.infos.get(table)
         if known is None:
             return target, None
         info = self.infos[table] = self.service.info(table)
-        if target.incarnation == known.incarnation:
+        if target.uuid == known.incarnation:
             # It may be another table by now than it was lately.
-            target = StagedTarget(info.table_id, info.location, info.incarnation)
+            target = Subject.of(info)
             self.targets[table] = target
         return target, info
 
     def deregister(self, table: TableId) -> None:
         target, _ = self.now(table)
         self.targets[table] = None
-        self.operations.append(DeregisterTable(table, target.incarnation))
+        self.operations.append(DeregisterTable(table, target.uuid))
 
 
 def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
@@ -360,7 +355,7 @@ def _body(call: Call, kind: str, body: Any) -> Any:
         "deregister_table": set[str](),
     }[kind]
     call.refuse_others(body, takes, f"{kind}.")
-    call.need(_ACCESS[kind], _table(body.id))
+    call.need(BATCH_ACCESS[kind], _table(body.id))
     return body
 
 

@@ -44,10 +44,11 @@ from consumers.servers.namespace.durations import TIMEOUT_SECONDS, TIMEOUT_SECON
 from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
 from consumers.servers.namespace.native import commit_natively
 from consumers.servers.namespace.service import Service, keyed
-from consumers.servers.namespace.staged import StagedTarget, read_staged
+from consumers.servers.namespace.staged import read_staged
 from consumers.servers.namespace.tables import declaration
 from consumers.servers.namespace.transactions import visible
 from consumers.servers.namespace.versions import commit_staged, raise_refusal
+from consumers.servers.vending.vendor import Subject
 
 
 def create_table(service: Service, call: Call) -> dict[str, Any]:
@@ -93,19 +94,17 @@ def _create(
     service: Service, call: Call, table: TableId, properties: Mapping[str, str] | None
 ) -> Any:
     made = declaration(service, call, table, DeclareTableRequest(properties=dict(properties or {})))
-    target = StagedTarget(table, made.location, made.incarnation)
+    target = Subject(table, made.incarnation, made.location)
     return _commit_first(service, call, target, [made])
 
 
 def _first_rows(service: Service, call: Call, info: TableInfo) -> tuple[Outcome, Transaction]:
     """Give a declared table its first version."""
-    return _commit_first(
-        service, call, StagedTarget(info.table_id, info.location, info.incarnation), []
-    )
+    return _commit_first(service, call, Subject.of(info), [])
 
 
 def _commit_first(
-    service: Service, call: Call, target: StagedTarget, before: list[Operation]
+    service: Service, call: Call, target: Subject, before: list[Operation]
 ) -> tuple[Outcome, Transaction]:
     rows = call.arrow()
     try:

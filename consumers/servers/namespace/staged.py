@@ -40,8 +40,8 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion, LanceCommit
-from commitlog.model.table import TableId
 from consumers.partition.allowed_places import lies_in
+from consumers.servers.vending.vendor import Subject
 
 _BUILT_OVER_ANY_HEAD = frozenset(
     {"Append", "CreateIndex", "Project", "ReserveFragments", "Rewrite", "UpdateConfig"}
@@ -54,15 +54,6 @@ VERSION_FIELDS = {
     *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
 }
 """What is said of a version that is staged."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedTarget:
-    """The table that a version is for: one that exists, or one that the same request declares."""
-
-    table: TableId
-    location: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +86,10 @@ def check_fields(request: Any) -> None:
             )
 
 
-def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = None) -> Staged:
+def read_staged(target: Subject, request: Any, info: TableInfo | None = None) -> Staged:
     """Read and check a staged manifest; nothing was appended if it raises.
 
+    `target` is a table that exists, or one that the same request declares.
     `info` describes a table that exists, which may declare a key.
     """
     check_fields(request)
@@ -133,7 +125,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         sha256=hashlib.sha256(data).digest(),
         message=message,
         operation=kind_of(lance_message),
-        incarnation=target.incarnation,
+        incarnation=target.uuid,
         metadata=with_keys(_metadata(request.metadata), as_carried(written)),
     )
     if info is not None and written is not None:

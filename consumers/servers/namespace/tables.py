@@ -102,7 +102,7 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
     )
     service.older_clients.note(call)
     info = service.info(call.table)
-    subject = Subject(info.table_id, info.incarnation, info.location)
+    subject = Subject.of(info)
     vends = request.vend_credentials
     body: dict[str, Any] = {
         "table": info.table_id[-1],

@@ -42,7 +42,6 @@ from consumers.servers.namespace.staged import (
     VERSION_FIELDS,
     Staged,
     StagedManifestMissing,
-    StagedTarget,
     as_commit,
     check_fields,
     is_built_over_any_head,
@@ -51,6 +50,7 @@ from consumers.servers.namespace.staged import (
 from consumers.servers.namespace.turns import VersionTaken
 from consumers.servers.namespace.version_facts import VersionFacts
 from consumers.servers.namespace.version_list import readable_versions
+from consumers.servers.vending.vendor import Subject
 
 TOKEN = "token"
 _READABLE_BEFORE_MAX = 256
@@ -115,7 +115,7 @@ def create_version(service: Service, call: Call) -> dict[str, Any]:
 def _create_version(
     service: Service, call: Call, request: CreateTableVersionRequest, info: TableInfo
 ) -> dict[str, Any]:
-    target = StagedTarget(info.table_id, info.location, info.incarnation)
+    target = Subject.of(info)
     try:
         staged = read_staged(target, request, info)
     except StagedManifestMissing:

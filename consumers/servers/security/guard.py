@@ -59,12 +59,13 @@ _TABLE = re.compile(
 """What is below a table takes read; who signs looks at each request that it signs."""
 _LISTED = ("tables", "views")
 _REGISTERS = ("register", "register-view")
-_BATCH_ACCESS = {
+BATCH_ACCESS = {
     "declare_table": WRITE,
     "create_table_version": WRITE,
     "delete_table_versions": ADMIN,
     "deregister_table": ADMIN,
 }
+"""What each operation takes of a batch over many tables."""
 
 
 class Guard:
@@ -198,7 +199,7 @@ def _commit(body: Any) -> Iterator[Need]:
     for operation in _list(body.get("lance-operations")):
         for kind, inner in operation.items():
             parts = inner.get("id") if isinstance(inner, dict) else None
-            yield _BATCH_ACCESS.get(kind, ADMIN), _parts(parts)
+            yield BATCH_ACCESS.get(kind, ADMIN), _parts(parts)
 
 
 def _identifier(value: Any) -> TableId:

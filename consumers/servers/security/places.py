@@ -23,7 +23,7 @@ from consumers.partition.files.iceberg_files import below
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,150}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _SHOWN_CHARACTERS = 100
@@ -105,8 +105,8 @@ class TablePlaces:
         *spaces, name = table
         # Earlier releases used names as they are.
         names = ("/".join(map(folder_name, table)), "/".join(table))
-        iceberg = f"(?:{'|'.join(map(re.escape, names))})-{_UUID}"
-        lance = re.escape("/".join([*(f"{one}.ns" for one in spaces), name])) + rf"-{_UUID}\.lance"
+        iceberg = f"(?:{'|'.join(map(re.escape, names))})-{UUID}"
+        lance = re.escape("/".join([*(f"{one}.ns" for one in spaces), name])) + rf"-{UUID}\.lance"
         return re.fullmatch(f"(?:{iceberg}|{lance})(?:/.*)?", path) is not None
 
 

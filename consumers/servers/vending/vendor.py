@@ -22,6 +22,7 @@ from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
+from commitlog.client.leader.tables import TableInfo
 from commitlog.model.digits import whole_number
 from commitlog.model.table import TableId
 from commitlog.newest import Newest
@@ -48,6 +49,11 @@ class Subject:
     table: TableId
     uuid: str
     location: str
+
+    @classmethod
+    def of(cls, info: TableInfo) -> Subject:
+        """Return what is known of a table that the leader described."""
+        return cls(info.table_id, info.incarnation, info.location)
 
 
 class Vendor:
