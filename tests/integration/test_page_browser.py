@@ -304,7 +304,7 @@ def test_an_index_that_nobody_keeps_is_told_from_one_that_is_up_to_date(
         window = Visit(browser, uri)
         window.open("/", ".pulse .lag")
         assert window.text(".pulse .lag").startswith("as of ")
-        noted = Layout.of(tmp_path).counts
+        noted = Layout(tmp_path).counts
         noted.touch()
         os.utime(noted, (time.time() + 2 * hour,) * 2)
         window.until("() => document.querySelector('.pulse .lag').textContent === 'up to date'")

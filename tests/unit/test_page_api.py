@@ -192,7 +192,7 @@ def test_tables_come_in_pages_by_name(page: Page) -> None:
 
 
 def test_a_page_knows_when_the_index_was_kept_last(page: Page) -> None:
-    index = Layout.of(page.root)
+    index = Layout(page.root)
     published = index.public.stat().st_mtime
     assert 0 <= page.get("status")["behind_ms"] <= (time.time() - published) * 1000 + 1_000
     index.counts.touch()

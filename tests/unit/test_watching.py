@@ -317,11 +317,11 @@ def test_the_index_tells_how_late_it_shows_commits(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_takes_no_metrics_ends_no_index(tmp_path: Path) -> None:
-    counted, sent = Lateness(Layout.of(tmp_path)), event("t")
+    counted, sent = Lateness(Layout(tmp_path)), event("t")
     counted.took([Decided(sent.submitted, sent.outcome, 0)])
     counted.shown()  # into a folder that isn't there
     assert noted_lateness(tmp_path) == {}
-    Layout.of(tmp_path).prepare()
+    Layout(tmp_path).prepare()
     counted.took([Decided(sent.submitted, sent.outcome, 1)])
     counted.shown()
     assert sum(noted_lateness(tmp_path)["steps"]["index"]["counts"]) == 2

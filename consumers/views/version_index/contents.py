@@ -8,6 +8,7 @@ not its earlier versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
@@ -28,7 +29,7 @@ ORIGINS_MAX = 4_000_000
 """So many fragments are named as what an operation's new ones were made of. All that it removed may
 be in each new one: a record of 1 MB with 20,000 of both would name 400 million."""
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]
 """Reads what an outcome recorded outside itself, by sha256."""
 

@@ -80,9 +80,8 @@ class Counting:
             kept -= len(self._tables.popitem(last=False)[1])
         self._tables.update((one, {}) for one in missing)
         if missing:
-            for table, number, rows, deleted, size in self._load(missing):
-                known = Fragment(*(int(str(one or 0)) for one in (rows, deleted, size)))
-                self._tables[str(table)][int(str(number))] = known
+            for table, number, *counts in self._load(missing):
+                self._tables[table][number] = Fragment(*(one or 0 for one in counts))
 
     def is_new(self, append: DoneAppend) -> bool:
         """Return True if none of an append's fragments was there before the batch."""
@@ -105,7 +104,7 @@ class Counting:
         added = removed = size = 0
         fragments = dict.fromkeys(("added", "updated", "removed"), 0)
         for change in changes:
-            number = int(str(change[_FRAGMENT_ID]))
+            number = change[_FRAGMENT_ID]
             before = known.get(number) if known is not None else None
             after = None if change[_REMOVED] else _after(change, before)
             difference = (after.live if after else 0) - (before.live if before else 0)
@@ -150,7 +149,7 @@ def _after(change: Row, before: Fragment | None) -> Fragment:
     rows, deleted, size = (change[column] for column in (_ROWS, _DELETED, _BYTES))
     known = before or Fragment(0, 0, 0)
     return Fragment(
-        known.rows if rows is None else int(str(rows)),
-        known.deleted if deleted is None else int(str(deleted)),
-        known.bytes if size is None else int(str(size)),
+        known.rows if rows is None else rows,
+        known.deleted if deleted is None else deleted,
+        known.bytes if size is None else size,
     )

@@ -96,7 +96,7 @@ _KINDS = ("table", "principal")
 def noted_lateness(root: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what the keeper of a root's index counted, {} if there is nothing to read."""
     try:
-        found = json.loads((Layout.of(root).folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads((Layout(root).folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) and found.get("bounds") == list(BOUNDS) else {}

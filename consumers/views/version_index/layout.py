@@ -11,58 +11,32 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from commitlog.errors import Unavailable
 from consumers.runtime import locks
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one version index; `root` is absolute."""
+    """The paths of one version index."""
 
-    root: Path
-
-    @classmethod
-    def of(cls, root: str | os.PathLike[str]) -> Layout:
-        """Return the layout under a root folder."""
-        return cls(Path(root).absolute())
-
-    @property
-    def public(self) -> Path:
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Lay it out under a root folder."""
+        self.root = Path(root).absolute()
+        self.public = self.root / "index.duckdb"
         """The published file that anybody may open."""
-        return self.root / "index.duckdb"
-
-    @property
-    def folder(self) -> Path:
+        self.folder = self.root / "index"
         """The private folder."""
-        return self.root / "index"
-
-    @property
-    def live(self) -> Path:
+        self.live = self.folder / "live.duckdb"
         """The private file that rows are written to."""
-        return self.folder / "live.duckdb"
-
-    @property
-    def segments(self) -> Path:
+        self.segments = self.folder / "segments"
         """The folder of Parquet segments, which public and live file refer to."""
-        return self.folder / "segments"
-
-    @property
-    def damaged(self) -> Path:
+        self.damaged = self.folder / "damaged"
         """Where a live file goes that cannot be read any more."""
-        return self.folder / "damaged"
-
-    @property
-    def failure(self) -> Path:
+        self.failure = self.folder / "failure.txt"
         """What the keeper said when it ended last."""
-        return self.folder / "failure.txt"
-
-    @property
-    def counts(self) -> Path:
+        self.counts = self.folder / "published.json"
         """What the published file has, to be asked each second: opening that file costs more."""
-        return self.folder / "published.json"
 
     def prepare(self) -> None:
         """Make the folders and remove what an interrupted publication left."""
@@ -98,7 +72,7 @@ def noted_counts(root: str | os.PathLike[str], log_id: str) -> dict[int, int] | 
 
     None too if it is another log's.
     """
-    layout = Layout.of(root)
+    layout = Layout(root)
     try:
         said = json.loads(layout.counts.read_text(encoding="utf-8"))
         if said["file"] != _identity(layout.public) or said["log_id"] != log_id:
@@ -117,7 +91,7 @@ def note_whole(layout: Layout, at: float) -> None:
 def noted_whole(root: str | os.PathLike[str]) -> float:
     """Return when the published file was known to have all of the log, in seconds; 0 if never."""
     try:
-        return Layout.of(root).counts.stat().st_mtime
+        return Layout(root).counts.stat().st_mtime
     except OSError:
         return 0.0
 
@@ -131,7 +105,7 @@ def _identity(file: Path) -> list[int]:
 def note_failure(root: str | os.PathLike[str], message: str) -> None:
     """Leave why the keeper ends, for a reader that finds the index late."""
     with contextlib.suppress(OSError):
-        Layout.of(root).failure.write_text(message, encoding="utf-8")
+        Layout(root).failure.write_text(message, encoding="utf-8")
 
 
 def forget_failure(root: str | os.PathLike[str]) -> None:
@@ -143,6 +117,6 @@ def forget_failure(root: str | os.PathLike[str]) -> None:
 def last_failure(root: str | os.PathLike[str]) -> str:
     """Return why the keeper ended last; empty if it never failed, or has caught up since."""
     try:
-        return Layout.of(root).failure.read_text(encoding="utf-8")
+        return Layout(root).failure.read_text(encoding="utf-8")
     except OSError:
         return ""

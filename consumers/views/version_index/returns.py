@@ -50,7 +50,7 @@ def changed_by_returns(told: Sequence[Told], changes: Iterable[Row], load: Load)
     wanted = {one.incarnation for _, one in operations if one.incarnation and one.lists_all}
     standing: dict[str, Images] = {one: {} for one in wanted}
     for incarnation, number, *image in load(sorted(wanted)):
-        standing[str(incarnation)][int(str(number))] = image
+        standing[incarnation][number] = image
     kept: list[Row] = []
     for decided, one in operations:
         rows = by_place[decided.outcome.sequence, one.ordinal]
@@ -66,7 +66,7 @@ def changed_by_returns(told: Sequence[Told], changes: Iterable[Row], load: Load)
 def _differing(
     decided: Decided, one: DoneOperation, rows: Iterable[Row], known: Images
 ) -> Iterable[Row]:
-    found = {int(str(row[_FRAGMENT_ID])): row for row in rows}
+    found = {row[_FRAGMENT_ID]: row for row in rows}
     head = (*place_of(decided), one.ordinal, one.table, one.incarnation, one.version)
     for fragment_id in sorted(known.keys() - found.keys()):
         yield (*head, *without_fragment(fragment_id))
@@ -78,7 +78,7 @@ def _differing(
 def _take(known: Images, rows: Iterable[Row]) -> None:
     """Fold rows of one operation; what a row leaves out is as before, but for the last column."""
     for row in rows:
-        fragment_id = int(str(row[_FRAGMENT_ID]))
+        fragment_id = row[_FRAGMENT_ID]
         if row[_REMOVED]:
             known.pop(fragment_id, None)
             continue

@@ -78,7 +78,7 @@ class Sealer:
         self._job: SegmentMerge | None = None
         self._grace = timedelta(seconds=grace_seconds)
         self._hot_max = hot_transactions_max
-        self.hot_transactions = int(str(live.query("SELECT count(*) FROM hot.transactions")[0][0]))
+        self.hot_transactions: int = live.query("SELECT count(*) FROM hot.transactions")[0][0]
         self._segments = self._load_segments()
         self._retire_unnamed()
         self._obsolete = bool(live.query("SELECT 1 FROM obsolete LIMIT 1"))
@@ -121,7 +121,7 @@ class Sealer:
         for name, level, path in self._live.query(
             "SELECT relation, level, path FROM segments ORDER BY relation, level, path"
         ):
-            key = (str(name), int(str(level)))
+            key = (str(name), level)
             found[key] = (*found.get(key, ()), str(path))
         return found
 
@@ -144,7 +144,7 @@ class Sealer:
                 live.show_events(relation)
         self._segments = self._load_segments()
         self._obsolete = self._obsolete or bool(job.merged)
-        self.hot_transactions = int(str(live.query("SELECT count(*) FROM hot.transactions")[0][0]))
+        self.hot_transactions = live.query("SELECT count(*) FROM hot.transactions")[0][0]
 
     def published(self) -> None:
         """After a publication: start the grace of what it no longer names, remove what had it."""

@@ -108,7 +108,7 @@ class VersionIndex:
 
         Raises Unavailable if another process keeps it.
         """
-        layout = self.layout = Layout.of(root)
+        layout = self.layout = Layout(root)
         layout.prepare()
         with self._writable(), contextlib.ExitStack() as undo:
             self._lock = layout.take_lock()
@@ -152,7 +152,7 @@ class VersionIndex:
             " epoch_ms(started_at) FROM leaders WHERE partition = ? ORDER BY epoch DESC LIMIT 1",
             [partition],
         )
-        return LeaderStarted(*rows[0]) if rows else None  # type: ignore[arg-type]
+        return LeaderStarted(*rows[0]) if rows else None
 
     @property
     def hot_transactions(self) -> int:
@@ -263,7 +263,7 @@ class VersionIndex:
         times = {"changed_at", "created_at", "ended_at"}
         columns = ", ".join(f"epoch_us({c})" if c in times else c for c in COLUMNS)
         rows = self._live.query(f"SELECT {columns} FROM tables ORDER BY partition, sequence")
-        heads = (IndexedLife(*row) for row in rows)  # type: ignore[arg-type]
+        heads = (IndexedLife(*row) for row in rows)
         return {head.incarnation: head for head in heads}
 
     def _load(self, sql: str, incarnations: list[str]) -> list[Row]:
@@ -275,8 +275,8 @@ class VersionIndex:
         rows = self._live.query(f"SELECT {names}, epoch_ms(changed_at) FROM positions")
         positions = {}
         for row in rows:
-            values = [*row[:4], tuple(row[4]), *row[5:-1], row[-1] or 0]  # type: ignore[arg-type]
-            positions[int(str(row[0]))] = IndexPosition(*values)  # type: ignore[arg-type]
+            values = [*row[:4], tuple(row[4]), *row[5:-1], row[-1] or 0]
+            positions[row[0]] = IndexPosition(*values)
         return positions
 
     @contextlib.contextmanager
