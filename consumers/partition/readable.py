@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from commitlog.core.decisions import ENDS, Change, ChangeKind
 from commitlog.errors import Unavailable
@@ -17,6 +18,9 @@ from consumers.partition.mailbox import Reply
 
 TICK_SECONDS = 0.1
 _BEGINS = frozenset({ChangeKind.CREATED, ChangeKind.DECLARED, ChangeKind.REGISTERED})
+
+Key = TypeVar("Key")
+Waiter = TypeVar("Waiter")
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +91,7 @@ class Readable:
             for waiter in waiters:
                 if waiter.deadline <= now:
                     waiter.reply.refuse(TimeoutError("its manifest is not written yet"))
-            self._keep(incarnation, [w for w in waiters if not w.reply.is_given])
+            keep(self._by_incarnation, incarnation, [w for w in waiters if not w.reply.is_given])
 
     def close(self) -> None:
         """Refuse everybody: the term is over."""
@@ -103,12 +107,14 @@ class Readable:
         left: list[_Waiter] = []
         for waiter in waiters:
             (due if self.has(waiter.versions) else left).append(waiter)
-        self._keep(incarnation, left)
+        keep(self._by_incarnation, incarnation, left)
         for waiter in due:
             waiter.reply.give(None)
 
-    def _keep(self, incarnation: str, waiters: list[_Waiter]) -> None:
-        if waiters:
-            self._by_incarnation[incarnation] = waiters
-        else:
-            self._by_incarnation.pop(incarnation, None)
+
+def keep(waiting: dict[Key, list[Waiter]], key: Key, left: list[Waiter]) -> None:
+    """Have those wait for something who are left; what nobody waits for isn't kept."""
+    if left:
+        waiting[key] = left
+    else:
+        waiting.pop(key, None)

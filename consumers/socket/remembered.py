@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from commitlog import wire
 from commitlog.model.records import Outcome, Status
 from commitlog.wire import Watch
+from consumers.partition.readable import keep
 from consumers.socket.connections import WriterConnection
 
 REMEMBERED_MAX = 50_000
@@ -123,7 +124,7 @@ class Watches:
                 self.committed_wanted -= not watch.readable
         for connection, _ in left:
             connection.watches.add(transaction_id)
-        self._keep(transaction_id, left)
+        keep(self._watchers, transaction_id, left)
         return due
 
     def left(self, connection: WriterConnection) -> None:
@@ -132,10 +133,6 @@ class Watches:
             waiting = self._watchers.get(transaction_id, [])
             gone = [watch for who, watch in waiting if who is connection]
             self.committed_wanted -= sum(not watch.readable for watch in gone)
-            self._keep(transaction_id, [one for one in waiting if one[0] is not connection])
-
-    def _keep(self, transaction_id: str, left: list[tuple[WriterConnection, Watch]]) -> None:
-        if left:
-            self._watchers[transaction_id] = left
-        else:
-            self._watchers.pop(transaction_id, None)
+            keep(
+                self._watchers, transaction_id, [one for one in waiting if one[0] is not connection]
+            )

@@ -25,6 +25,7 @@ from commitlog.model.records import Submitted, Transaction, is_commit
 from commitlog.model.table import parse_table_id
 from consumers.partition.files.events import Event
 from consumers.partition.mailbox import PendingReply, Reply
+from consumers.partition.readable import keep
 from consumers.partition.session import Session
 from consumers.socket.row_states import (
     GONE,
@@ -120,7 +121,7 @@ class RowAnswers:
             for waiter in waiters:
                 if waiter.deadline <= now:
                     waiter.reply.give(None)
-            self._keep(key, [one for one in waiters if not one.reply.is_given])
+            keep(self._waiting, key, [one for one in waiters if not one.reply.is_given])
         left = (waiter.deadline for waiters in self._waiting.values() for waiter in waiters)
         self.due_at = min(left, default=inf)
 
@@ -298,12 +299,6 @@ class RowAnswers:
             for write in operation.writes
         ]
 
-    def _keep(self, key: tuple[str, int, int], waiters: list[_Waiter]) -> None:
-        if waiters:
-            self._waiting[key] = waiters
-        else:
-            self._waiting.pop(key, None)
-
     def _tell(self, events: Sequence[Event], readable: bool) -> None:
         self._tell_of(events, readable)
         if self._count >= self._wanted and self._loop is not None:
@@ -348,7 +343,7 @@ class RowAnswers:
             if waiters is None:
                 continue
             due = [one for one in waiters if readable or not one.readable]
-            self._keep(key, [one for one in waiters if one not in due])
+            keep(self._waiting, key, [one for one in waiters if one not in due])
             for waiter in due:
                 waiter.reply.give(described(write, version))
 
