@@ -71,6 +71,8 @@ class RowProcesses:
         A `template` that has the imports may be there already; it is ended with the children.
         """
         self._settings = settings
+        self.count = settings.processes
+        """How many children may be asked at a time."""
         self._templates = _Templates(settings.imports, template)
         self._children = [
             _Child(self._templates, (factory, argument, settings.memory_bytes))
@@ -81,11 +83,6 @@ class RowProcesses:
         self._starting: set[asyncio.Task[None]] = set()
         for child in self._children:
             self._free.put_nowait(child)
-
-    @property
-    def count(self) -> int:
-        """How many children may be asked at a time."""
-        return self._settings.processes
 
     def warm(self) -> None:
         """Start a child in the background: the first piece of work need not wait for that."""

@@ -109,7 +109,7 @@ def test_kill_around_the_metadata_file_and_the_outcome(broker: Any, tmp_path: Pa
         CommitLog.connect(crashing.servers, crashing.name) as client,
     ):
         crashing.wait_for(asked)
-        table = LogIcebergService(client).view(timeout_seconds=30).tables[_NAME]
+        table = LogIcebergService(client).view().tables[_NAME]
         assert table.properties["crash"] == HOW[-1]
         written = {entry.value["metadata-file"] for entry in table.metadata_log}
         assert crashing.files() == written | {table.metadata_location}

@@ -23,7 +23,7 @@ from commitlog.model.operations import DeclareTable
 from commitlog.model.records import Status
 from consumers.servers.namespace import answer_files, call, row_work
 from consumers.servers.namespace import rows as rows_module
-from consumers.servers.namespace.durations import seconds
+from consumers.servers.namespace.remote import seconds
 from consumers.servers.namespace.settings import Settings
 from tests.namespace_world import World, arrow_stream, numbers
 from tests.waiting import at_once, wait_until

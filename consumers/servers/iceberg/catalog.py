@@ -90,15 +90,10 @@ class IcebergCatalog:
         self.access = access
         self.positioned: Callable[[str], str] = lambda warehouse: ""
         """Says which position of the log a warehouse's name stands for; empty: none."""
+        self.view: Callable[..., CatalogView] = service.view
+        """Returns the catalogue as of the log's end; its lists, of one namespace if it is named.
+        With a `limit`, lists of a namespace have at least so many names that follow `after`."""
         self._shown = ShownFiles()
-
-    def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
-        """Return the catalogue as of the log's end; its lists, of one namespace if it is named.
-
-        With a `limit`, lists of a namespace have at least so many names that follow `after`.
-        """
-        seconds = self.settings.timeout_seconds
-        return self.service.view(within=within, timeout_seconds=seconds, **part)
 
     def first(self, asked: IcebergRequest) -> Sequence[Operation]:
         """Return what the first request under a key asked of the log; nothing: there was none.

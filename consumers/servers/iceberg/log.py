@@ -82,9 +82,7 @@ class LogIcebergService:
         """Where the log keeps its tables: nothing is read or written elsewhere."""
         return self._log.runtime().genesis.tables_root
 
-    def view(
-        self, *, within: TableId | None = None, timeout_seconds: float, **part: Any
-    ) -> CatalogView:
+    def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
         """Return the catalogue as of the log's end; each thing is asked for when it is looked at.
 
         With a `limit`, lists of a namespace have at least so many names that follow `after`.

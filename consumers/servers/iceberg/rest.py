@@ -86,7 +86,7 @@ def routes(
             raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
     service = LogIcebergService(log, names, security)
     vendor = Vendor(log, names.vending, security, names.locations)
-    past = PastCatalogues(log, service.files)
+    past = PastCatalogues(log, service.files, config.iceberg_timeout)
     settings = IcebergSettings(
         service.tables_root,
         tables_max=config.iceberg_tables_max,
@@ -97,7 +97,7 @@ def routes(
     def positioned(warehouse: str) -> str:
         position = position_of(warehouse, log)
         if position:
-            past.view(position, settings.timeout_seconds)  # a wrong one is refused at once
+            past.view(position)  # a wrong one is refused at once
         return position
 
     def at(asked: IcebergRequest) -> IcebergCatalog:

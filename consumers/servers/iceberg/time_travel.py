@@ -41,13 +41,13 @@ def position_of(warehouse: str, log: CommitLog) -> str:
 class PastCatalogues:
     """Catalogues as of positions; those that were asked for last are kept. Thread-safe."""
 
-    def __init__(self, log: CommitLog, files: IcebergFiles) -> None:
-        self._log = log
+    def __init__(self, log: CommitLog, files: IcebergFiles, timeout_seconds: float) -> None:
+        self._log, self._timeout_seconds = log, timeout_seconds
         self._files = files
         self._kept: Newest[str, CatalogView] = Newest(_VIEWS_KEPT)
         self._lock = threading.Lock()
 
-    def view(self, position: str, timeout_seconds: float) -> CatalogView:
+    def view(self, position: str) -> CatalogView:
         """Return the tables and namespaces that stood at a position."""
         with self._lock:
             known = self._kept.get(position)
@@ -55,13 +55,13 @@ class PastCatalogues:
             wanted = text_sequences(position)
             if wanted is None:
                 raise Invalid("iceberg_warehouse_not_a_position", value=position)
-            known = self._made(wanted, timeout_seconds)
+            known = self._made(wanted)
         with self._lock:
             self._kept[position] = known
         return known
 
-    def _made(self, wanted: Mapping[int, int], timeout_seconds: float) -> CatalogView:
-        stood = self._log.snapshot(wanted, timeout=timeout_seconds)
+    def _made(self, wanted: Mapping[int, int]) -> CatalogView:
+        stood = self._log.snapshot(wanted, timeout=self._timeout_seconds)
         tables: dict[TableId, str] = {}
         others: dict[TableId, str] = {}
         views: dict[TableId, str] = {}
@@ -93,11 +93,9 @@ class PastIcebergService:
         self.files = files
         self._position = position
 
-    def view(
-        self, *, within: TableId | None = None, timeout_seconds: float, **part: Any
-    ) -> CatalogView:
+    def view(self, within: TableId | None = None, **part: Any) -> CatalogView:
         """Return the catalogue as of the position, whatever part of it is asked for."""
-        return self._past.view(self._position, timeout_seconds)
+        return self._past.view(self._position)
 
     def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         refuse(self._position)

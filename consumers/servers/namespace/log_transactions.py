@@ -149,7 +149,7 @@ class IcebergChangeBody(_OnTable):
     def check_places(self, service: Service, call: Call) -> None:
         """Refuse updates that name a place which who asks may not read."""
         named = [place for update in self.updates for place in of_update(update)]
-        if named and service.table_places.is_on:
+        if named and service.security.is_on:
             home = service.table_places.home(self.table_id())
             own = [home] if home else []
             for place in named:

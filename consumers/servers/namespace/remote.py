@@ -8,18 +8,21 @@ the operations themselves know one protocol.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
 from lance_namespace.errors import (
     ErrorCode,
+    InvalidInputError,
     LanceNamespaceError,
     TableIndexAlreadyExistsError,
     TableTagAlreadyExistsError,
 )
 
 from commitlog.errors import TableAlreadyExists
+from commitlog.model.digits import whole_number
 from consumers.servers.namespace.status import code_of, message_of
 
 SERVER_VERSION = {"phalanx-version": "0.3.0"}
@@ -179,3 +182,33 @@ _OUT: dict[str, Callable[[Fields], Any]] = {
     "ListTableIndices": lambda body: {**body, "indexes": [_index_type(i) for i in body["indexes"]]},
     "DescribeTableIndexStats": _index_type,
 }
+
+
+# How long a request may take, as clients say it.
+
+TIMEOUT_SECONDS = 60.0
+"""How long the log may take to answer a change of rows for which the client named no time."""
+TIMEOUT_SECONDS_MAX = 3600.0
+_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
+_DURATION = re.compile(rf"{_PART}(?:\s*{_PART})*")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def timeout_of(headers: Mapping[str, str], given: str | None) -> float | None:
+    """Return how long a merge may take, said in a field or as LanceDB's client says it; or None."""
+    header = headers.get(TIMEOUT, "")
+    is_told = not given and whole_number(header) is not None
+    return seconds(f"{header}ms" if is_told else given)
+
+
+def seconds(text: str | None) -> float | None:
+    """Return a duration such as `30s`, `5m` or `1m30s` in seconds; None for an empty one."""
+    if not text:
+        return None
+    parts = re.findall(_PART, text) if _DURATION.fullmatch(text.strip()) else ()
+    value = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not 0 < value <= TIMEOUT_SECONDS_MAX:
+        raise InvalidInputError(
+            f"timeout must be a duration such as 30s or 5m, at most 1h, not {text!r}"
+        )
+    return value

@@ -20,6 +20,7 @@ from commitlog.errors import Unavailable
 from commitlog.newest import Newest
 from consumers.servers.row_processes import WorkLost
 from consumers.servers.security.budgets import LARGE_BYTES
+from consumers.servers.security.limits import count
 
 WAIT_SECONDS = 30.0
 """How long a piece of work waits for a place."""
@@ -103,9 +104,7 @@ class RowTurns:
             raise Unavailable(f"{why}; try again in a while") from error
 
     def _end(self, client: str) -> None:
-        self._running[client] -= 1
-        if not self._running[client]:
-            del self._running[client]
+        count(self._running, client, -1)
         self._go_on()
 
     def _go_on(self) -> None:

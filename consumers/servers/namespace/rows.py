@@ -40,9 +40,9 @@ from commitlog.model.table import TableId
 from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
-from consumers.servers.namespace.durations import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, timeout_of
 from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
 from consumers.servers.namespace.native import commit_natively
+from consumers.servers.namespace.remote import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, timeout_of
 from consumers.servers.namespace.service import Service, keyed
 from consumers.servers.namespace.staged import read_staged
 from consumers.servers.namespace.tables import declaration
@@ -204,7 +204,7 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         when_not_matched_by_source_delete_filt=request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
-    on, timeout = tuple(request.on), timeout_of(call, request.timeout)
+    on, timeout = tuple(request.on), timeout_of(call.headers, request.timeout)
     if is_branch(request.branch):
         rows = call.arrow().read_all()
         dataset, found = change_branch(

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 
 from lance_namespace import ConcurrentModificationError
 
+from consumers.servers.security.limits import count
+
 PROMISE_SECONDS = 0.5
 """How long appends wait for a client that was promised the next turn."""
 LOSER_SECONDS = 10.0
@@ -112,9 +114,7 @@ class KeyedLocks:
             yield is_alone
         finally:
             with self._lock:
-                self._beside[key] -= 1
-                if not self._beside[key]:
-                    del self._beside[key]
+                count(self._beside, key, -1)
 
     @contextlib.contextmanager
     def of(self, key: Hashable, patience_seconds: float) -> Iterator[None]:

@@ -99,15 +99,11 @@ class Snapshots:
             return self._read(question, asking)
         except duckdb.IOException:
             # A segment was merged away under a snapshot that is older than its grace.
-            self._retire()
+            self.close()
         try:
             return self._read(question, asking)
         except duckdb.IOException as error:
             raise Unavailable(f"the version index cannot be read: {error}") from error
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._retire()
 
     def _read(self, question: Callable[[Ask], Found], asking: Asking) -> Found:
         with self._used() as connection, connection.cursor() as cursor:
@@ -138,7 +134,8 @@ class Snapshots:
         assert self._current is not None
         return self._current
 
-    def _retire(self) -> None:
+    def close(self) -> None:
+        """Close what is open, as soon as nobody uses it."""
         with self._lock:
             self._replace(None)
 

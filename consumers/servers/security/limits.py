@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
@@ -42,6 +43,8 @@ _ROWS = "application/vnd.apache.arrow"
 _OF_OTHERS = frozenset((b"sec-fetch-site", site) for site in (b"cross-site", b"same-site"))
 """Browsers say so of requests that a page sends to another origin, and send those that look like
 a form's without asking the server first."""
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def share_of(most: int) -> int:
     return max(1, most * 3 // 4)
 
 
-def count(taken: Counter[str], client: str, more: int) -> None:
+def count(taken: Counter[Key], client: Key, more: int) -> None:
     """Add to a client's use; a client that uses nothing isn't kept."""
     taken[client] += more
     if not taken[client]:

@@ -52,11 +52,6 @@ class TablePlaces:
         self._security = security
         self._places = AllowedPlaces(log.runtime().genesis.tables_root, locations)
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is refused."""
-        return self._security.is_on
-
     def is_allowed(self, place: str) -> bool:
         """Return True if the operator named a prefix of it, besides the tables root."""
         return self._places.is_allowed(place)
