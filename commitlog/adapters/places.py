@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
-from commitlog.errors import InvalidSettings
+from commitlog.errors import InvalidSettings, InvalidTransaction
 
 VARIABLE = "COMMITLOG_PLACES"
 TABLES = "tables"
@@ -257,3 +257,13 @@ def _is_place(text: str) -> bool:
 def meet(one: str, other: str) -> bool:
     """Return True if a place is, contains or is in another one."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def leads_outside(path: str) -> InvalidTransaction:
+    """Return the refusal of a path that isn't below its location."""
+    return InvalidTransaction(
+        f"path {path!r} leaves the table's location",
+        field="path",
+        value=path,
+        advice="Use a path relative to the location, without '..'",
+    )

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlog.adapters import disk
-from commitlog.adapters.places import bound
-from commitlog.errors import InvalidTransaction, UnsupportedFormat
+from commitlog.adapters.places import bound, leads_outside
+from commitlog.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
@@ -93,16 +93,6 @@ class ObjectStore(Protocol):
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder."""
-
-
-def leads_outside(path: str) -> InvalidTransaction:
-    """Return the refusal of a path that isn't below its location."""
-    return InvalidTransaction(
-        f"path {path!r} leaves the table's location",
-        field="path",
-        value=path,
-        advice="Use a path relative to the location, without '..'",
-    )
 
 
 def sha256_of(data: bytes) -> str:

@@ -21,12 +21,12 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+from commitlog.adapters.places import leads_outside
 from commitlog.adapters.storage import (
     CHUNK_BYTES,
     FileFound,
     LocalStore,
     UnlistableError,
-    leads_outside,
     sha256_of,
 )
 from commitlog.adapters.storage_options import storage_options
