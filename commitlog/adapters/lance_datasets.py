@@ -1,4 +1,4 @@
-"""Opens datasets by path, each with the storage options of its location.
+"""Opens datasets by path, each with the storage options of its location, and reads their rows.
 
 A server that reads for others puts a gate before all of them: what it opens on somebody's behalf
 has to be let through, each time.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
+from commitlog.errors import NoSuchVersion
 
 if TYPE_CHECKING:
     import lance
@@ -123,3 +124,32 @@ def stored_schema(schema: pa.Schema, data_storage_version: Any) -> LanceSchema:
         nothing, "memory://schema", data_storage_version=data_storage_version
     )
     return made.lance_schema
+
+
+def count_rows(location: str, version: int) -> Iterator[tuple[int, int]]:
+    """Yield (fragment id, living rows) of a version, having read every column of every row.
+
+    Raises NoSuchVersion if the version cannot be opened, OSError if its rows cannot be read.
+    """
+    try:
+        dataset = open_dataset(location, version)
+    except (ValueError, OSError) as error:
+        raise NoSuchVersion(f"version {version} at {location} cannot be opened: {error}") from error
+    for fragment in dataset.get_fragments():
+        rows = 0
+        try:
+            for batch in fragment.to_batches():
+                rows += batch.num_rows
+        except ValueError as error:
+            raise OSError(f"fragment {fragment.fragment_id} at {location}: {error}") from error
+        yield fragment.fragment_id, rows
+
+
+def rows_where(rows: pa.Table, predicate: str) -> pa.Table:
+    """Return the rows for which a predicate holds, in Lance's SQL; ValueError if it can't be."""
+    import lance
+
+    try:
+        return lance.write_dataset(rows, "memory://rows").to_table(filter=predicate)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(str(error)) from error

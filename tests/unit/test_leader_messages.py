@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from commitlog.client.commits.reach import check_leader_reaches
+from commitlog.client.commits.catalogue import check_leader_reaches
 from commitlog.client.leader.leader_errors import error_from
 from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import InvalidRequest, NoSuchTable

@@ -1,9 +1,13 @@
-"""Makes one commit of a group of writes of rows: its files, and what came of each write."""
+"""Makes one commit of a group of writes of rows: its files, and what came of each write.
+
+Or a plain Lance table of all of them, in a folder of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import lance
@@ -21,6 +25,7 @@ from commitlog.client.rows.row_groups import (
     MergedGroup,
     ReadBase,
     Write,
+    base_scan,
     no_base,
     read_base,
 )
@@ -166,3 +171,38 @@ def _keys(info: TableInfo, merged: MergedGroup, writes: Sequence[Write]) -> KeyH
         return None
     hashes = hashes_of(info, info.primary_key, merged.rows)
     return KeyHashes(key_ids(info, info.primary_key), packed(hashes))
+
+
+COMMITS_PER_COMPACTION = 32
+
+
+class RowCopy:
+    """A private copy of a table, made as row writers make versions of it."""
+
+    def __init__(self, info: TableInfo, data_storage_version: Any) -> None:
+        """Make it without rows at `info.location`, where nothing is."""
+        self._info = info
+        self._commits = 0
+        self._dataset = lance.write_dataset(
+            info.schema.empty_table(), info.location, data_storage_version=data_storage_version
+        )
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        """Apply writes with one key, in order."""
+        info = self._info
+        prepared = prepare_group(info, self._dataset, writes, base_scan(info, writes))
+        if prepared is None:
+            return
+        version = self._dataset.version
+        self._dataset = lance.LanceDataset.commit(
+            self._dataset, prepared.operation, read_version=version
+        )
+        self._commits += 1
+        if self._commits % COMMITS_PER_COMPACTION == 0:
+            self.tidy()
+
+    def tidy(self) -> int:
+        """Leave one version of few files; return how many rows it has."""
+        self._dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+        self._dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
+        return int(self._dataset.count_rows())

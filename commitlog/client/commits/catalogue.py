@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.places import bound, recorded
-from commitlog.adapters.storage import local_path
-from commitlog.client.commits.reach import check_leader_reaches, reach
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import FILE_NAMED_BY, use_storage_options
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.leader.tickets import Ticket, Wait
@@ -29,10 +29,11 @@ from commitlog.errors import (
     NoSuchTable,
     NoSuchVersion,
     TableAlreadyExists,
+    Unavailable,
     WrongColumns,
 )
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.messages import NamespaceDescription, base64_text
+from commitlog.messages import NO_SUCH_REQUEST, NamespaceDescription, base64_text
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import (
     CreateTable,
@@ -334,3 +335,44 @@ def check_policy(whose: str, properties: Mapping[str, str]) -> None:
         MaintenancePolicy.of_properties(whose, properties)
     except InvalidSettings as error:
         raise InvalidRequest(str(error), field="properties") from None
+
+
+def reach(location: str, options: Mapping[str, str] | None) -> None:
+    """Reach a location with these options from now on; InvalidTransaction if they are invalid."""
+    if options:
+        use_storage_options(location, options)
+    try:
+        store_for(location)
+    except InvalidSettings as error:
+        use_storage_options(location, {})
+        raise InvalidTransaction(
+            str(error),
+            field="storage_options",
+            advice=(
+                "Nothing was changed; pass the storage options that pylance accepts for this store"
+            ),
+        ) from error
+
+
+def check_leader_reaches(runtime: Runtime, table: TableId, location: str) -> None:
+    """Raise Unavailable if the leader of a table can't reach its location; local ones pass.
+
+    It would commit the table and never write its files. Its storage options are its own: a record
+    holds none.
+    """
+    if local_path(location) is not None:
+        return
+    partition = runtime.domains.partition(table)
+    try:
+        problem = runtime.request(partition, "reach", location=location)["problem"]
+    except InvalidRequest as error:
+        if NO_SUCH_REQUEST not in str(error):
+            raise
+        return  # a leader of before there was the question
+    if problem:
+        raise Unavailable(
+            f"the leader can't reach {location}, so {format_table_id(table)} was not made: "
+            f"{problem} Configure the location under [stores] in the storage file of every "
+            f"process of the log ({FILE_NAMED_BY}); options passed to this call apply to this "
+            "process only"
+        )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from commitlog.core.conflicts.config_changes import (
+from commitlog.core.conflicts.history import Aspect
+from commitlog.core.conflicts.overlap_metadata import (
     changes_schema,
     config_changes,
     field_metadata_ids,
     sets_schema_metadata,
 )
-from commitlog.core.conflicts.history import Aspect
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.manifest_state import ManifestState

@@ -29,8 +29,12 @@ from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.contents import contents, summary
 from commitlog.client.rows.lance_request import parse_message
 from commitlog.client.rows.opening import is_there
-from commitlog.client.rows.standing_keys import standing_keys
-from commitlog.client.rows.written_keys import WrittenKeys, as_carried, read_written_keys
+from commitlog.client.rows.written_keys import (
+    WrittenKeys,
+    as_carried,
+    read_written_keys,
+    standing_keys,
+)
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
 from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import INTERNAL

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from commitlog.adapters.lance_rows import rows_where
+from commitlog.adapters.lance_datasets import rows_where
 from commitlog.client.accepted.row_tail import rows_of
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.rows import hashes_of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.client.accepted.row_copy import RowCopy
+from commitlog.client.accepted.row_application import RowCopy
 from commitlog.client.accepted.row_reading import read_write
 from commitlog.client.accepted.row_rebuild import KEPT_AS_THEY_ARE, content_of, info_of
 from commitlog.client.accepted.row_tail import rows_of
