@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -113,36 +114,37 @@ def run_round(
     system: str, writers: int, seconds: float, prepare: Prepare, *arguments: Any
 ) -> Round:
     """Run one round in processes of its own."""
+    work = [partial(_writer, prepare, (*arguments, n), seconds) for n in range(writers)]
+    done = in_processes(work, START_SECONDS + seconds + END_SECONDS)
+    failed = [one for one in done if isinstance(one, str)]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {writers} writers did not start: {failed[0]}")
+    return _summarize(system, done)
+
+
+def in_processes(work: Sequence[Callable[[Barrier, Any], None]], timeout: float) -> list[Any]:
+    """Do each work in a process of its own; return what each put into the queue that it was given.
+
+    They meet at the barrier that they were given.
+    """
     # Forked from a server that has imported everything: 64 writers would take a minute to do that.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    barrier = context.Barrier(writers)
-    results: Any = context.Queue()
-    processes = [
-        context.Process(
-            target=_writer,
-            args=(prepare, (*arguments, number), barrier, seconds, results),
-            daemon=True,
-        )
-        for number in range(writers)
-    ]
+    barrier, results = context.Barrier(len(work)), context.Queue()
+    processes = [context.Process(target=one, args=(barrier, results), daemon=True) for one in work]
     for process in processes:
         process.start()
     try:
-        done = [results.get(timeout=START_SECONDS + seconds + END_SECONDS) for _ in processes]
-        failed = [one for one in done if isinstance(one, str)]
-        if failed:
-            raise RuntimeError(f"{len(failed)} of {writers} writers did not start: {failed[0]}")
+        return [results.get(timeout=timeout) for _ in processes]
     finally:
         for process in processes:
             process.join(10)
             if process.is_alive():
                 process.kill()
-    return _summarize(system, done)
 
 
 def _writer(
-    prepare: Prepare, arguments: tuple[Any, ...], barrier: Barrier, seconds: float, results: Any
+    prepare: Prepare, arguments: tuple[Any, ...], seconds: float, barrier: Barrier, results: Any
 ) -> None:
     latencies: list[float] = []
     failures: list[str] = []

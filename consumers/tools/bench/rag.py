@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from lancedb.index import FTS, BTree, IvfFlat
 
-from consumers.tools.bench.measure import PRELOAD, Report, percentile
+from consumers.tools.bench.measure import Report, in_processes, percentile
 
 TABLE = "documents"
 DIMENSIONS = 64
@@ -75,20 +75,12 @@ def run(
     table.create_index("id", config=BTree(), wait_timeout=INDEX_WAIT)
     report(f"{table.count_rows():,} documents, three indices; {seconds:g} s begin")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     # By writer: from which document on all stand, and up to which.
     oldest, newest = context.Array("q", writers), context.Array("q", [FIRST_PER_WRITER] * writers)
-    barrier, results = context.Barrier(writers + readers), context.Queue()
-    shared = (uri, oldest, newest, barrier, seconds, results)
-    work = [(_write, number) for number in range(writers)]
-    work += [(_read, number) for number in range(readers)]
-    processes = [context.Process(target=one, args=(n, *shared), daemon=True) for one, n in work]
-    for process in processes:
-        process.start()
-    limit = START_SECONDS + seconds + END_SECONDS
-    done: list[Told] = [results.get(timeout=limit) for _ in processes]
-    for process in processes:
-        process.join()
+    shared = (uri, oldest, newest, seconds)
+    work = [partial(_write, number, *shared) for number in range(writers)]
+    work += [partial(_read, number, *shared) for number in range(readers)]
+    done: list[Told] = in_processes(work, START_SECONDS + seconds + END_SECONDS)
     expected = {key: revision for one in done for key, revision in one.rows.items()}
     return {
         "writers": writers,
@@ -157,7 +149,7 @@ def _documents(keys: Sequence[int], revisions: Mapping[int, int] | None = None) 
 
 
 def _write(
-    number: int, uri: str, oldest: Any, newest: Any, barrier: Any, seconds: float, results: Any
+    number: int, uri: str, oldest: Any, newest: Any, seconds: float, barrier: Any, results: Any
 ) -> None:
     told, first = Told(), number * STRIDE
     told.rows = {first + at: 0 for at in range(FIRST_PER_WRITER)}
@@ -194,7 +186,7 @@ def _embed(table: Any, told: Told, keys: Sequence[int]) -> None:
 
 
 def _read(
-    number: int, uri: str, oldest: Any, newest: Any, barrier: Any, seconds: float, results: Any
+    number: int, uri: str, oldest: Any, newest: Any, seconds: float, barrier: Any, results: Any
 ) -> None:
     told, chance = Told(), np.random.default_rng(number)
     try:
