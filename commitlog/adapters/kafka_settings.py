@@ -234,7 +234,8 @@ class ClientSettings:
         if code == KafkaError.UNSUPPORTED_VERSION:
             return UnsupportedFormat(f"{where}: the brokers are too old ({said}): 4.0 or newer")
         if code in {KafkaError._INVALID_ARG, KafkaError._CONFLICT}:
-            return InvalidSettings(f"{where}: {said}. Correct the setting")
+            advice = _MECHANISMS if "GSSAPI" in said else "Correct the setting"
+            return InvalidSettings(f"{where}: {said}. {advice}")
         return self.silent(where, f"no answer ({said})")
 
     def hear(self, error: KafkaError) -> None:
@@ -270,6 +271,12 @@ class ClientSettings:
             f"{topic} at {self.address} did not acknowledge a record ({said}); {fate}",
             appended=appended,
         )
+
+
+_MECHANISMS = (
+    "Set sasl.mechanism to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: without it, or with"
+    " GSSAPI, Kafka's client asks for Kerberos, which it can't do here"
+)
 
 
 def _refuses(said: str) -> str:

@@ -306,7 +306,7 @@ class Health:
         files_lag = float(status.get("files_lag_seconds", 0))
         full, advice = _named(status.get("full_tables") or []), "see the committer's log"
         goes_on = f"{full} get no more until their files follow" if full else "commits go on"
-        behind = f"{status.get('unwritten_versions', 0):,} versions wait, {goes_on}"
+        behind = f"versions that wait: {status.get('unwritten_versions', 0):,}; {goes_on}"
         if files_lag > FILES_SECONDS_MAX:
             tables = _named(failing) or "some tables"
             found = f"{where}; manifests of {tables} have not been written for {files_lag:.0f} s"

@@ -56,6 +56,13 @@ def test_errors_say_where_what_and_what_to_do(code: int, kind: type[CommitLogErr
         assert "it was ***" in str(translated)
 
 
+def test_who_names_no_mechanism_hears_which_there_are() -> None:
+    """Kafka's client takes Kerberos then, for which it would have to be compiled anew."""
+    settings = {"security.protocol": "SASL_SSL"}
+    with pytest.raises(InvalidSettings, match=r"sasl\.mechanism.* SCRAM-SHA-512"):
+        KafkaLog.connect("127.0.0.1:1", "commitlog", settings, 1.0)
+
+
 @pytest.mark.parametrize(
     ("seconds", "topic_error", "partitions", "kind"),
     [
