@@ -296,10 +296,7 @@ def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
         ],
         "append or complete.*foreachBatch with `commitlog.spark.upsert`": [
             lambda: sql.world.files("none").writeStream.outputMode("update").format("commitlog"),
-            lambda: sql.world.files("none").writeStream.start(
-                format="commitlog", outputMode="Update", **given
-            ),
-            lambda: sql.world.files("none").writeStream.outputMode("update").toTable(sql.name),
+            lambda: sql.world.files("none").writeStream.outputMode("Update").toTable(sql.name),
         ],
         "`commitlog.spark.merge`": [
             lambda: to(sql.name).overwrite(col("id") == 1),

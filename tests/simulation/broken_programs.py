@@ -32,7 +32,7 @@ def _delivered_in_any_order(
     self: Leader, sequence: int, offset: int, error: Exception | None
 ) -> None:
     """Take what is acknowledged for the oldest in flight, whatever it is."""
-    if self._failure is None and error is None and self._in_flight:
+    if self.failure is None and error is None and self._in_flight:
         event = self._in_flight.popleft()
         event.offset = offset
         self._next_offset = offset + 1
@@ -58,7 +58,7 @@ def _delivered_twice_unsuspecting(
     self: Leader, sequence: int, offset: int, error: Exception | None
 ) -> None:
     """Take it that something is in flight whenever something is acknowledged."""
-    if self._failure is None:
+    if self.failure is None:
         self._in_flight[0]
     _delivered(self, sequence, offset, error)
 

@@ -68,14 +68,21 @@ def test_fragments_are_not_named_a_million_times_as_what_others_were_made_of(cou
 
 def test_the_page_asks_of_so_many_operations_what_came_before_them() -> None:
     at = {"partition": 0, "sequence": 7}
-    one = {**at, "table_name": "t", "incarnation": "i", "read_version": 1, "version": 2}
+    one: dict[str, Any] = {
+        **at,
+        "table_name": "t",
+        "incarnation": "i",
+        "read_version": 1,
+        "version": 2,
+    }
     asked = list[str]()
 
-    def ask(sql: str, parameters: Sequence[object]) -> list[dict[str, Any]]:
+    def ask(sql: str, parameters: Sequence[object]) -> history.Rows:
         asked.append(sql)
         if " FROM transactions" in sql:
-            return [dict(at)]
-        return [dict(one) for _ in range(1_000)] if " FROM operations WHERE tr" in sql else []
+            return history.Rows([dict(at)])
+        count = 1_000 if " FROM operations WHERE tr" in sql else 0
+        return history.Rows(dict(one) for _ in range(count))
 
     [row] = questions.transaction(ask, transaction_id="x")
     details: Any = row["details"]
@@ -94,13 +101,15 @@ def test_the_rows_of_many_attempts_are_sorted_out_at_once() -> None:
             reads += 1
             return super().__getitem__(name)
 
-    attempts = [{"partition": 0, "sequence": n, "properties": None} for n in range(100)]
+    attempts: list[dict[str, Any]] = [
+        {"partition": 0, "sequence": n, "properties": None} for n in range(100)
+    ]
     rows = [Counted(partition=0, sequence=n, number=i) for n in range(100) for i in range(20)]
 
-    def run(sql: str, parameters: Sequence[object]) -> list[dict[str, Any]]:
+    def run(sql: str, parameters: Sequence[object]) -> history.Rows:
         if "transaction_of" in sql:
-            return list(attempts)
-        return list(rows) if "operations_of" in sql else []
+            return history.Rows(attempts)
+        return history.Rows(rows if "operations_of" in sql else [])
 
     found = history.attempts(run, "x")
     assert reads <= 2 * len(rows)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog.adapters.lance_rows import count_rows
+from commitlog.adapters.lance_datasets import count_rows
 from commitlog.codecs.payloads import inline_rows
 from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.encoded_fragments import living_rows

@@ -111,7 +111,7 @@ def note_failure(root: str | os.PathLike[str], message: str) -> None:
 def forget_failure(root: str | os.PathLike[str]) -> None:
     """Forget why the keeper ended: it has caught up since."""
     with contextlib.suppress(OSError):
-        Layout.of(root).failure.unlink(missing_ok=True)
+        Layout(root).failure.unlink(missing_ok=True)
 
 
 def last_failure(root: str | os.PathLike[str]) -> str:
