@@ -14,7 +14,7 @@ from typing import Any
 
 from commitlog.adapters.reading import SILENCE_SECONDS, end_of, read_to
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
-from commitlog.core.log.chain import Chain
+from commitlog.core.log.chain import Chain, ChainPlace, chain_at
 from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, InvalidRequest, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
@@ -43,20 +43,8 @@ class LogPosition:
 
     def chain(self, genesis: Genesis) -> Chain:
         """Return the chain as it stands here."""
-        chain = Chain()
-        if self.offset:
-            chain.genesis, chain.epoch = genesis, self.epoch
-            chain.sequence, chain.hash = self.sequence, bytes.fromhex(self.hash)
-            if self.epoch:
-                chain.leader = LeaderStarted(
-                    epoch=self.epoch,
-                    node="",
-                    leader_id="",
-                    sequence=self.sequence,
-                    previous_hash=b"",
-                    state_digest=b"",
-                )
-        return chain
+        place = ChainPlace(self.sequence, self.offset, self.epoch, bytes.fromhex(self.hash))
+        return chain_at(place, genesis)
 
 
 @dataclass(frozen=True)

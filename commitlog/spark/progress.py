@@ -19,7 +19,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
-from commitlog.adapters.reading import end_of
 from commitlog.client.leader.repeats import Repeat, repeat_of
 from commitlog.client.leader.runtime import Runtime
 from commitlog.errors import InvalidRequest
@@ -28,6 +27,7 @@ from commitlog.newest import Newest
 from commitlog.ports import Reader
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect
+from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.options import parse_reach
 from commitlog.spark.pyspark_api import is_connect
 
@@ -142,5 +142,4 @@ class RepeatsListener(StreamingQueryListener):
 
 
 def _at_the_end(runtime: Runtime, partition: int) -> Reader[Answered]:
-    end = end_of(runtime.log.read_outcomes(partition))
-    return runtime.log.read_outcomes(partition, end)
+    return runtime.log.read_outcomes(partition, outcomes_end(runtime.log, partition))
