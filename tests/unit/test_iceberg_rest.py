@@ -450,7 +450,6 @@ def test_of_snapshots_those_that_refs_name_are_shown(
     ("method", "path"),
     [
         ("POST", "/v1/namespaces/analytics/tables/t/tasks"),
-        ("POST", "/v1/oauth/tokens"),
         ("POST", "/v1/namespaces/analytics/tables/t/plan"),
         ("POST", "/v1/namespaces/analytics/tables/t/unregister"),
         ("GET", "/v1/namespaces/analytics/tables/t/credentials"),

@@ -20,7 +20,7 @@ import lance_namespace
 import pytest
 from lance_namespace import DescribeTableRequest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import ForbiddenError, RESTError
+from pyiceberg.exceptions import ForbiddenError, OAuthError, RESTError, UnauthorizedError
 
 from commitlog.model.operations import RenameTable
 from consumers.runtime.certificate import Tls
@@ -343,6 +343,14 @@ def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
 
     def catalog(name: str) -> Any:
         return load_catalog(name, type="rest", uri=world.uri, **{"header.x-api-key": KEYS[name]})
+
+    # Where a client asks that is told no other place.
+    here = {"oauth2-server-uri": f"{world.uri}/v1/oauth/tokens"}
+    with pytest.raises(OAuthError, match="issues no tokens.*oauth2-server-uri"):
+        load_catalog("oauth", type="rest", uri=world.uri, credential="who:secret", **here)
+    basic = {"type": "basic", "basic": {"username": "who", "password": "secret"}}
+    with pytest.raises(UnauthorizedError, match="another scheme than Bearer"):
+        load_catalog("basic", type="rest", uri=world.uri, auth=basic)
 
     name = f"facts-{each}"
     facts = f"{HOME}.{name}"

@@ -12,7 +12,7 @@ from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from commitlog import CommitLog
@@ -48,7 +48,6 @@ _CONFIG = "/v1/config"
 _READING = ("GET", "HEAD")
 _METHODS = {*_READING, "POST", "DELETE"}
 _UNSUPPORTED = (
-    "/v1/oauth/tokens",
     f"{_NAMESPACE}/functions",
     f"{_NAMESPACE}/functions/{{function}}",
     f"{_TABLE}/plan",
@@ -57,6 +56,14 @@ _UNSUPPORTED = (
     f"{_TABLE}/unregister",
 )
 """What else the specification has: not among the endpoints, and told so if it is asked for."""
+
+_NO_TOKENS = {
+    "error": "unsupported_grant_type",
+    "error_description": "this catalogue issues no tokens. Set `oauth2-server-uri` to where your "
+    "identity provider issues them, or `token` to one of its tokens, or the header x-api-key to an "
+    "API key; without --access-file the server asks for none of these, so leave `credential` out",
+}
+"""What a client reads that has a `credential` and asks here for a token, in OAuth's own form."""
 
 _MOST = {
     "iceberg_tables_max": OPERATIONS_PER_TRANSACTION_MAX,
@@ -152,7 +159,7 @@ def iceberg_routes(
 
     served = [route({method}, path, handler(method, path, work)) for method, path, work in ROUTES]
     others = [route(_METHODS, path, _not_offered) for path in _UNSUPPORTED]
-    return [*served, *others]
+    return [*served, *others, Route("/v1/oauth/tokens", _no_tokens, methods=["POST"])]
 
 
 def _route(
@@ -238,6 +245,10 @@ def _need_access(catalog: IcebergCatalog, asked: IcebergRequest) -> TableAccess:
 
 def _not_offered(asked: IcebergRequest) -> Response:
     raise unsupported(asked.what)
+
+
+async def _no_tokens(_: Request) -> Response:
+    return JSONResponse(_NO_TOKENS, 400)
 
 
 ROUTES: tuple[tuple[str, str, Work], ...] = (

@@ -36,7 +36,7 @@ from consumers.servers.security.identity import (
     credentials_of_headers,
 )
 
-OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
+OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page", "/v1/oauth/tokens")
 LANCEDB = ("/v1/function", "/v1/jobs", "/v1/secret", "/v1/view")
 """What LanceDB's client asks for, and the namespace only says that it isn't served."""
 CHECKS_ITSELF = (

@@ -26,6 +26,8 @@ from consumers.servers.security.grants import Access, Principal, denied
 API_KEY_HEADER = "x-api-key"
 AUTHORIZATION_HEADER = "authorization"
 _BEARER = "bearer"
+_NO_BEARER = "?"
+"""For a token of another scheme: credentials, but none that we know."""
 _NO_TOKEN = "None"
 """What pyiceberg sends where it was given no token."""
 CREDENTIAL_CHARACTERS_MAX = 16 * 1024
@@ -68,7 +70,7 @@ def credentials_of_headers(headers: Mapping[str, str]) -> Credentials:
     """Return what the headers show."""
     scheme, _, token = headers.get(AUTHORIZATION_HEADER, "").strip().partition(" ")
     if scheme and scheme.lower() != _BEARER:
-        token = "?"  # another scheme: credentials, but none that we know
+        token = _NO_BEARER
     token = token.strip()
     shown = "" if token == _NO_TOKEN else token
     return Credentials(headers.get(API_KEY_HEADER, "").strip(), shown)
@@ -127,6 +129,11 @@ class Security:
         if max(len(shown.api_key), len(shown.token)) > CREDENTIAL_CHARACTERS_MAX:
             raise UnauthenticatedError("the credentials are too long")
         rules = self._access.rules()
+        if shown.token == _NO_BEARER:
+            raise UnauthenticatedError(
+                "the header Authorization has another scheme than Bearer: send a token as "
+                "Authorization: Bearer, or an API key as x-api-key"
+            )
         if shown.token:
             if rules.tokens is None:
                 raise UnauthenticatedError("bearer tokens are not accepted here; send an API key")
@@ -141,7 +148,7 @@ class Security:
                 )
             if shown.api_key and _owner(rules.keys, shown.api_key) != principal.name:
                 raise UnauthenticatedError(
-                    "the API key and the token belong to different principals"
+                    "the API key and the token belong to different principals; send one of them"
                 )
             return principal
         name = _owner(rules.keys, shown.api_key)
