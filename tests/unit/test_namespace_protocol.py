@@ -26,7 +26,13 @@ from commitlog.errors import (
 from commitlog.model.records import Code, Outcome, Status
 from consumers.servers.namespace.operations import OPERATIONS, unsupported
 from consumers.servers.namespace.settings import Settings
-from consumers.servers.namespace.status import REJECTED, STATUS, code_of, error_response
+from consumers.servers.namespace.status import (
+    REJECTED,
+    STATUS,
+    code_of,
+    error_response,
+    message_of,
+)
 from tests.namespace_world import World
 
 APIS = ("branch", "data", "index", "metadata", "namespace", "table", "tag", "transaction")
@@ -88,6 +94,11 @@ def test_an_error_has_one_code_and_one_status(error: Exception, code: int, statu
     response = error_response(error, "/v1/table/t/describe")
     assert response.status_code == status
     assert ("retry-after" in response.headers) is (status == 503)
+
+
+def test_only_what_has_an_id_can_be_asked_for() -> None:
+    assert message_of(OutcomeUnknown("why", "an-id")).endswith("/v1/log/transactions/an-id)")
+    assert message_of(OutcomeUnknown("why", "")) == "why"
 
 
 def test_what_our_own_mistakes_say_stays_in_the_log() -> None:

@@ -122,10 +122,14 @@ def _commit_first(
 
 
 def _overwritten(service: Service, call: Call, info: TableInfo) -> dict[str, Any]:
-    body = commit_natively(
+    body = _replaced(service, call)
+    return _created(service, info, body["version"], body.get("transaction_id"))
+
+
+def _replaced(service: Service, call: Call) -> dict[str, Any]:
+    return commit_natively(
         service, call, lambda dataset: lance.write_dataset(call.arrow(), dataset, mode="overwrite")
     )
-    return _created(service, info, body["version"], body.get("transaction_id"))
 
 
 def _created(
@@ -164,11 +168,11 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
             "num_inserted_rows": _counts_of(transaction)["inserted"],
         }
     if mode == "overwrite":
-        rows = call.arrow().read_all()
-        body = commit_natively(
-            service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
-        )
-        return {**body, "num_inserted_rows": rows.num_rows}
+        body = _replaced(service, call)
+        # They may be gigabytes: read once more rather than held, also where nothing was written.
+        assert call.stream is not None
+        call.stream.seek(0)
+        return {**body, "num_inserted_rows": sum(batch.num_rows for batch in call.arrow())}
     outcome, counts = _carried_out(service, call, lambda made: made.append(call.rows()))
     return _told(outcome, num_inserted_rows=counts.get("inserted", 0))
 

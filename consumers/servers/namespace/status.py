@@ -134,7 +134,7 @@ def message_of(error: BaseException) -> str:
             f"{_place(one['loc'])}: {_TOLD.get(one['type'], one['msg'])}"
             for one in error.errors(include_url=False, include_input=False)[:5]
         )
-    if isinstance(error, OutcomeUnknown):
+    if isinstance(error, OutcomeUnknown) and error.transaction_id:
         # What its words advise is a method of the Python client.
         return f"{error} (over HTTP: GET /v1/log/transactions/{error.transaction_id})"
     if isinstance(error, LanceNamespaceError | CommitLogError):
