@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from commitlog.model.limits import READ_BYTES_MAX
-
 _lock = threading.Lock()
 _kept_folders: set[str] = set()
 """Folders whose own names are on the disk."""
@@ -87,12 +85,11 @@ def no_file(path: str, mode: int) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
-def check_readable(path: str, found: os.stat_result) -> None:
-    """Raise OSError of what is no file, or of one that nobody can have in memory."""
-    if not stat.S_ISREG(found.st_mode):
-        raise no_file(path, found.st_mode)
-    if found.st_size > READ_BYTES_MAX:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+def unreadable(path: str, found: os.stat_result) -> OSError:
+    """Return the error of what has a file's name and is none, or is too large to be in memory."""
+    if stat.S_ISREG(found.st_mode):
+        return OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+    return no_file(path, found.st_mode)
 
 
 def opened(path: str) -> int:

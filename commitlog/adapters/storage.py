@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from commitlog.adapters import disk
 from commitlog.adapters.places import bound, leads_outside
 from commitlog.errors import UnsupportedFormat
+from commitlog.model.limits import READ_BYTES_MAX
 
 if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
@@ -101,10 +102,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def keep(store: ObjectStore, path: str) -> None:
-    """Put a file on the disk that another process wrote; an object store's is as safe as it gets.
-
-    Nothing is done unless this process keeps its own files so.
-    """
+    """Put another process's file on the disk, if this one keeps its own so; objects are safe."""
     if isinstance(store, LocalStore):
         store.keep(path)
 
@@ -199,16 +197,19 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError. A pipe or a device isn't waited for."""
-        full = self._resolve(path)
-        # Each commit reads some, so this makes as few calls as there can be.
+        full = self._resolve(path)  # in as few calls as there can be, since each commit reads some
         descriptor = os.open(full, disk.TO_READ)
         try:
             found = os.fstat(descriptor)
-            disk.check_readable(full, found)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > READ_BYTES_MAX:
+                raise disk.unreadable(full, found)
             data = os.read(descriptor, found.st_size)
             while len(data) < found.st_size and (more := os.read(descriptor, found.st_size)):
                 data += more
             return data
+        except OSError as error:
+            error.filename = full  # the calls themselves know none
+            raise
         finally:
             os.close(descriptor)
 

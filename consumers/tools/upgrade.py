@@ -24,6 +24,7 @@ from consumers.partition.checkpoints.checkpoint_heads import (
     check_files,
     head_path,
 )
+from consumers.partition.files.folders import DiskFolder
 from consumers.tools.doctor import lance_release, numbered
 from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Health, Level, finding
@@ -92,7 +93,7 @@ def _checkpoint(root: Path, partition: int) -> Check | str:
     if not path.is_file():
         return f"none in {path.parent}: a committer of this root reads the log from its beginning"
     try:
-        has = json.loads(path.read_bytes())["format"]
+        has = json.loads(DiskFolder(path.parent).read(path.name))["format"]
     except (ValueError, LookupError, TypeError):
         has = "unknown"
     reads = FORMATS[path.name]

@@ -23,6 +23,7 @@ from commitlog.core.decisions import (
 )
 from commitlog.model.limits import READ_BYTES_MAX
 from commitlog.model.records import Observation
+from consumers.partition.files.folders import DiskFolder
 from consumers.partition.observer import StoreObserver
 from tests.kills import Killed
 
@@ -151,6 +152,21 @@ def test_a_file_that_is_read_in_pieces_is_whole(
     assert store.read("file") == b"some bytes"
     with pytest.raises(IsADirectoryError):
         LocalStore(tmp_path.parent).read(tmp_path.name)
+
+
+def test_a_file_that_a_disk_does_not_give_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root has several disks, and who reads its checkpoint was told to look at "that disk"."""
+    (tmp_path / "file").touch()
+
+    def failed(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "read", failed)
+    for read in (LocalStore(tmp_path).read, DiskFolder(tmp_path).read):
+        with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}/file'"):
+            read("file")
 
 
 @pytest.mark.parametrize("is_taken", [True, False])

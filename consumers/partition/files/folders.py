@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commitlog.adapters import disk
-from commitlog.adapters.storage import sha256_of
+from commitlog.adapters.storage import LocalStore, sha256_of
 
 SEAL = "sha256"
 """In a JSON object: the hash of all else in it, which tells whether it is damaged."""
@@ -47,7 +47,7 @@ class DiskFolder:
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError."""
-        return (self._path / name).read_bytes()
+        return LocalStore(self._path).read(name)
 
     def replace(self, name: str, data: bytes) -> None:
         """Put a file, which then outlasts a crash."""

@@ -116,7 +116,7 @@ class Archive:
         """Read the proof of a partition, whichever log it is of; CorruptLog if it is damaged."""
         path = folder / str(partition)
         try:
-            body = json.loads((path / PROOF).read_bytes())
+            body = json.loads(DiskFolder(path).read(PROOF))
         except FileNotFoundError:
             return None
         except ValueError as error:

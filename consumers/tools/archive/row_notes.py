@@ -71,7 +71,7 @@ class RowNotes:
 
     def _known(self) -> dict[str, SegmentRows]:
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            body = json.loads((self._archive.folder / NOTES).read_bytes())
+            body = json.loads(DiskFolder(self._archive.folder).read(NOTES))
             if body["format"] == _FORMAT:
                 return {digest: _noted(*one) for digest, one in body["segments"].items()}
         return {}
