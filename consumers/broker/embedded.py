@@ -49,7 +49,7 @@ class _Plan:
 
     home: Home
     java: Java
-    class_path: str
+    jars: Path
     lock: int
     fsync: bool
     settings: Mapping[str, str]
@@ -113,7 +113,7 @@ class EmbeddedBroker:
                 plan = _Plan(
                     home=home,
                     java=java,
-                    class_path=_class_path(jars),
+                    jars=jars,
                     lock=lock,
                     fsync=fsync,
                     settings=settings or {},
@@ -157,7 +157,7 @@ class EmbeddedBroker:
         command = [str(plan.java.path), *JVM_FLAGS, *plan.archiving]
         command += [f"-XX:ErrorFile={home.folder / 'crash-%p.log'}"]
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
-        command += ["-cp", plan.class_path, "kafka.Kafka", str(home.server_properties)]
+        command += ["-cp", f"{plan.jars}/*", "kafka.Kafka", str(home.server_properties)]
         log_start = home.log.stat().st_size if home.log.exists() else 0
         child = BrokerProcess(command, output=home.log, inherited=(plan.lock,))
         broker = cls(home, child, port, log_start)
@@ -244,10 +244,6 @@ def _why(home: Home, lines: Sequence[str], exit_code: int | None, doing: str) ->
     return failure(lines, root=home.root, exit_code=exit_code, doing=doing, free_bytes=free_bytes)
 
 
-def _class_path(jars: Path) -> str:
-    return str(jars / "*")
-
-
 def _reading(prepared: QuickStart | None) -> tuple[str, ...]:
     if prepared is None or not prepared.classes.is_file():
         return ()
@@ -263,7 +259,7 @@ def _prepare(java: Java, jars: Path, root: Path, into: QuickStart) -> None:
         plan = _Plan(
             home=home,
             java=java,
-            class_path=_class_path(jars),
+            jars=jars,
             lock=lock,
             fsync=False,
             settings={},
@@ -294,7 +290,7 @@ def _format_once(plan: _Plan) -> None:
     with home.being_formatted(plan.settings) as configuration:
         command = [str(plan.java.path), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
-        command += ["-cp", plan.class_path, "kafka.tools.StorageTool", "format"]
+        command += ["-cp", f"{plan.jars}/*", "kafka.tools.StorageTool", "format"]
         command += ["--cluster-id", plan.cluster_id, "--config", str(configuration)]
         formatting = subprocess.Popen(
             command,

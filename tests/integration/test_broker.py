@@ -279,7 +279,7 @@ def test_data_is_formatted_for_settings_that_it_depends_on(tmp_path: Path, setti
     (tmp_path / "prepared" / "data" / "meta.properties").touch()
     home = Home(tmp_path / "root")
     home.folder.mkdir(parents=True)
-    plan = Mock(home=home, class_path="", cluster_id="ours", settings={setting: "1"})
+    plan = Mock(home=home, jars=tmp_path, cluster_id="ours", settings={setting: "1"})
     plan.prepared = QuickStart(tmp_path / "prepared")
     plan.java.path = tmp_path / "no-java"
     if setting == "node.id":
