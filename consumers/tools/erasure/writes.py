@@ -55,9 +55,7 @@ class HeldRows:
 def decided_in(log: Log, partition: int, on_progress: OnProgress = untold) -> Iterator[Decided]:
     """Yield all decided transactions; raise CorruptLog if the log can't be followed."""
     with closing(Walk(log, partition, Replica())) as walk:
-        for batch in walk.batches():
-            yield from batch
-            on_progress(walk.replica.outcomes_position, walk.end)
+        yield from walk.decided(on_progress)
         walk.check()
 
 

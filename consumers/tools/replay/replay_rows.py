@@ -11,8 +11,9 @@ rows from files.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.client.accepted.row_application import RowCopy
@@ -21,11 +22,11 @@ from commitlog.client.accepted.row_rebuild import KEPT_AS_THEY_ARE, content_of, 
 from commitlog.client.accepted.row_tail import rows_of
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.row_groups import RowsUnusable, Write
-from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import OperationResult, Transaction, is_commit
+from consumers.runtime.progress import OnProgress
 from consumers.tools.erasure.acts import RowExpiry, expiry_in
 from consumers.tools.replay.rebuilt import RebuiltTable, RowsPlace
 from consumers.tools.verify.findings import Problem, ProblemKind
@@ -40,14 +41,15 @@ def rebuild(
     places: Mapping[str, RowsPlace],
     walk: Walk,
     through: int,
-    on_progress: Callable[[int, int], None],
+    on_progress: OnProgress,
 ) -> tuple[list[RebuiltTable], list[Problem]]:
     """Write tables' rows again; return what came of each, and where the log contradicts it.
 
     `walk` goes from the log's beginning up to a position.
     """
     making = {table.incarnation: _RowsAgain(table, places[table.incarnation]) for table in tables}
-    for decided in _up_to(walk, through, on_progress):
+    all_decided = walk.decided(on_progress)
+    for decided in takewhile(lambda one: one.outcome.sequence <= through, all_decided):
         record, outcome = decided.submitted.record, decided.outcome
         if is_commit(outcome) and isinstance(record, Transaction):
             for incarnation in {result.incarnation for result in outcome.results}:
@@ -61,15 +63,6 @@ def rebuild(
         rebuilt.append(found)
         problems += [problem] if problem is not None else []
     return rebuilt, problems
-
-
-def _up_to(walk: Walk, through: int, on_progress: Callable[[int, int], None]) -> Iterator[Decided]:
-    for batch in walk.batches():
-        for decided in batch:
-            if decided.outcome.sequence > through:
-                return
-            yield decided
-        on_progress(walk.replica.outcomes_position, walk.end)
 
 
 class _RowsAgain:

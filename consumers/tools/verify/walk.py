@@ -24,6 +24,7 @@ from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Retained, Submitted
 from commitlog.ports import Reader
+from consumers.runtime.progress import OnProgress
 from consumers.tools.verify.findings import Problem, ProblemKind
 
 SILENCE_SECONDS = 30.0
@@ -137,6 +138,12 @@ class Walk:
             self.problem = self._suspect
         if not self._is_cut:
             self._read_the_rest()
+
+    def decided(self, on_progress: OnProgress) -> Iterator[Decided]:
+        """Yield what `batches` does one by one, and tell how far the outcomes were read."""
+        for batch in self.batches():
+            yield from batch
+            on_progress(self.replica.outcomes_position, self.end)
 
     def check(self, act: str = "followed") -> None:
         """Raise CorruptLog if a bad outcome ended the walk: from there on the log can't be used."""
