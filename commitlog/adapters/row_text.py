@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyarrow import types
 
-from commitlog.adapters.row_values import Misfit, holds, is_list
+from commitlog.adapters.row_values import Misfit, first_bad, holds, is_list
 from commitlog.errors import InvalidTransaction
 
 _REASON = "it is not UTF-8"
@@ -25,14 +25,8 @@ def check_text(values: pa.Array) -> None:
     """Raise Misfit for the first value that has text which isn't UTF-8."""
     if not holds(values.type, is_text) or _is_good(values):
         return
-    good, bad = 0, len(values)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if _is_good(values.slice(0, middle)):
-            good = middle
-        else:
-            bad = middle
-    raise Misfit(bad - 1, _shown(values.slice(bad - 1, 1)), str(values.type), _REASON)
+    bad = first_bad(values, _validate)
+    raise Misfit(bad, _shown(values.slice(bad, 1)), str(values.type), _REASON)
 
 
 def check_batch(batch: pa.RecordBatch, first: int) -> None:
@@ -52,11 +46,15 @@ def check_batch(batch: pa.RecordBatch, first: int) -> None:
 
 def _is_good(values: pa.Array) -> bool:
     try:
-        for text in _texts(values):
-            text.validate(full=True)
+        _validate(values)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _validate(values: pa.Array) -> None:
+    for text in _texts(values):
+        text.validate(full=True)
 
 
 def _texts(values: pa.Array) -> Iterator[pa.Array]:

@@ -6,9 +6,9 @@ doesn't fit is looked for only once a conversion has failed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -37,13 +37,7 @@ class Misfit(Exception):
 
     def inside(self, name: str, position: int) -> Misfit:
         """Return it as seen from the array around it."""
-        return Misfit(
-            position=position,
-            shown=self.shown,
-            kind=self.kind,
-            reason=self.reason,
-            path=(name, *self.path),
-        )
+        return replace(self, position=position, path=(name, *self.path))
 
 
 def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
@@ -86,9 +80,8 @@ def compact(values: pa.Array) -> pa.Array:
     kind = values.type
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     is_vector = types.is_fixed_size_list(storage) and types.is_primitive(storage.value_type)
-    if not types.is_nested(storage) or is_vector:
-        return values
-    if values.nbytes == values.get_total_buffer_size():
+    is_flat = not types.is_nested(storage) or is_vector
+    if is_flat or values.nbytes == values.get_total_buffer_size():
         return values
     return values.take(pa.array(range(len(values)), pa.int64()))
 
@@ -101,15 +94,21 @@ def _judged(
         return convert(values)
     except (pa.ArrowException, OverflowError) as error:
         reason = str(error)
-    good, bad = 0, len(values)
-    while bad - good > 1:
-        middle = (good + bad) // 2
+    bad = first_bad(values, convert)
+    raise Misfit(bad, shown(values[bad]), str(wanted), reason)
+
+
+def first_bad(values: pa.Array, use: Callable[[pa.Array], object]) -> int:
+    """Return the position of the first value for which an array can't be used."""
+
+    def fails(count: int) -> bool:
         try:
-            convert(values.slice(0, middle))
-            good = middle
+            use(values.slice(0, count))
         except (pa.ArrowException, OverflowError):
-            bad = middle
-    raise Misfit(bad - 1, shown(values[bad - 1]), str(wanted), reason)
+            return True
+        return False
+
+    return bisect_left(range(1, len(values)), True, key=fails)
 
 
 def _cast(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
@@ -199,15 +198,13 @@ def _encoded(plain: pa.Array, wanted: pa.DictionaryType) -> pa.Array:
 
 def _struct(values: pa.StructArray, wanted: pa.StructType, rounds: bool) -> pa.StructArray:
     # A field below a null struct is no value, whatever its bytes are.
-    found = values.flatten() if values.null_count else None
+    parts = values.flatten()
     children = []
     for field in wanted:
         at = values.type.get_field_index(field.name)
         try:
-            if at < 0:
-                child = _nulls(len(values), field.type)
-            else:
-                child = convert(found[at] if found else values.field(at), field.type, rounds)
+            part = pa.nulls(len(values)) if at < 0 else parts[at]
+            child = convert(part, field.type, rounds)
             require(child, field, values)
         except Misfit as misfit:
             raise misfit.inside(field.name, misfit.position) from None
@@ -270,18 +267,13 @@ def _fixed(values: pa.Array, items: pa.Array, wanted: pa.FixedSizeListType) -> p
         return pa.FixedSizeListArray.from_arrays(items, type=wanted)
     filler = _filler(wanted.list_size, wanted.value_type)
     lists = pa.FixedSizeListArray.from_arrays(pa.concat_arrays([items, filler]), type=wanted)
-    valid = values.is_valid()
-    ranks = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
-    spread = lists.take(pc.if_else(valid, ranks, len(lists) - 1))
+    spread = lists.take(_ranks(values, len(lists) - 1))
     return pa.FixedSizeListArray.from_arrays(spread.flatten(), type=wanted, mask=_mask(values))
 
 
 def _offsets(values: pa.Array, lengths: pa.Array, wanted: pa.DataType) -> pa.Array:
     if values.null_count:
-        valid = values.is_valid()
-        ranks = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
-        none = pa.scalar(None, pa.int64())
-        lengths = lengths.take(pc.if_else(valid, ranks, none)).fill_null(0)
+        lengths = lengths.take(_ranks(values, pa.scalar(None, pa.int64()))).fill_null(0)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     kind = pa.int64() if types.is_large_list(wanted) else pa.int32()
     return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(kind)
@@ -370,6 +362,13 @@ def _parts_require(kind: pa.DataType) -> bool:
 def _rows(values: pa.Array) -> list[int]:
     """Return the positions of values that aren't null."""
     return [at for at, valid in enumerate(values.is_valid().to_pylist()) if valid]
+
+
+def _ranks(values: pa.Array, of_null: int | pa.Scalar) -> pa.Array:
+    """Return the place of each value among those that aren't null."""
+    valid = values.is_valid()
+    ranks = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+    return pc.if_else(valid, ranks, of_null)
 
 
 def _mask(values: pa.Array) -> pa.Array | None:
