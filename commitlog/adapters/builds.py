@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from commitlog.core.manifest.manifest_state import ManifestState
 
-SchemaMetadata = tuple[tuple[str, bytes], ...]
+if TYPE_CHECKING:
+    from commitlog.codecs.lance_schema import SchemaMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,18 +135,12 @@ def _build(task: Build) -> Built | BuildRefused:
     staged = namespace.staged[-1] if namespace.staged else None
     for earlier in namespace.staged[:-1]:
         store.delete(earlier.path)
-    refused = failure or _what_is_wrong(task, staged)
-    if refused is None and staged is not None:
-        data = store.read(staged.path)
-        checked = _check(task, message, staged, data)
-        if isinstance(checked, Built) and message is not whole:
-            checked = _completed(checked, whole)
-        if isinstance(checked, Built):
-            _discard_transaction(store, message)
-            return checked
-        refused = checked
-    discard(task, staged.path if staged else "")
-    return refused or BuildRefused("pylance committed without staging a manifest")
+    built = failure or _read_back(task, message, whole, staged)
+    if isinstance(built, Built):
+        _discard_transaction(store, message)
+    else:
+        discard(task, staged.path if staged else "")
+    return built
 
 
 def _scheme(store: ObjectStore, head: int) -> NamingScheme:
@@ -205,7 +199,10 @@ def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> Buil
     return None
 
 
-def _what_is_wrong(task: Build, staged: StagedManifest | None) -> BuildRefused | None:
+def _read_back(
+    task: Build, message: Transaction, whole: Transaction, staged: StagedManifest | None
+) -> Built | BuildRefused:
+    """Return what pylance staged, with what it wasn't told; refuse what isn't the transaction's."""
     if staged is None:
         return BuildRefused("pylance committed without staging a manifest")
     if staged.version != task.head + 1:
@@ -214,18 +211,14 @@ def _what_is_wrong(task: Build, staged: StagedManifest | None) -> BuildRefused |
             "location has a manifest that the log doesn't know",
             is_temporary=True,
         )
-    return None
-
-
-def _check(
-    task: Build, message: Transaction, staged: StagedManifest, data: bytes
-) -> Built | BuildRefused:
+    store = store_for(task.location)
+    data = store.read(staged.path)
     try:
         state, inline = decode_manifest(data)
     except CommitLogError as error:
         return BuildRefused(f"pylance's manifest cannot be read: {error}")
     if inline is None:
-        inline = store_for(task.location).read(transaction_path(state))
+        inline = store.read(transaction_path(state))
     difference = next(differences(message, Transaction.FromString(inline)), "")
     if difference:
         return BuildRefused(f"pylance changed the transaction's field {difference}")
@@ -235,6 +228,11 @@ def _check(
             f"Lance 14; set {OVERLAYS_ENABLED_BY}=1 for the committer and for all readers"
         )
     _own_indices(state, message)
+    if message is not whole:
+        try:
+            complete(state, whole)
+        except DeltaRefused as error:
+            return BuildRefused(str(error))
     return Built(data, state, staged.path)
 
 
@@ -251,15 +249,6 @@ def _own_indices(state: ManifestState, message: Transaction) -> None:
         if index.uuid.uuid in new:
             index.ClearField("base_id")
     state.index_section = section.SerializeToString(deterministic=True)
-
-
-def _completed(built: Built, whole: Transaction) -> Built | BuildRefused:
-    """Add to the manifest what pylance wasn't told."""
-    try:
-        complete(built.state, whole)
-    except DeltaRefused as error:
-        return BuildRefused(str(error))
-    return built
 
 
 def _reads_overlays() -> bool:
