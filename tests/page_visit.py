@@ -87,7 +87,7 @@ class Visit:
         deadline = time.monotonic() + WAIT_SECONDS
         while not self.page.evaluate(predicate, argument):
             assert time.monotonic() < deadline, predicate
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(50)
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).first.inner_text())

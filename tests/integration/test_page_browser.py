@@ -42,8 +42,8 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM),
 ]
 
-TRANSACTIONS, FEW = 100_000, 5_000
-"""What must be cheap is so with many, where views are looked at, too; the rest is with few."""
+TRANSACTIONS, FEW = 50_000, 5_000
+"""What must be cheap is so with many; the rest is looked at with few."""
 KEPT_BACK = 40
 FRAME_MS_MAX = 50.0
 FIRST_VIEW_MS_MAX = 1000.0
