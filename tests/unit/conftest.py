@@ -94,6 +94,21 @@ def released_logs() -> Iterator[dict[str, MemoryLog]]:
         yield golden_logs(stack)
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Have commands write to one of 100 columns, from an empty folder."""
+    from rich.console import Console
+
+    from consumers.commands.app import app
+
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.chdir(tmp_path)
+    app.console = Console()  # each command keeps its own, as wide as when another test made it
+    yield
+    app.console = None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _empty_index(empty_index: None) -> None:
     """Begin version indices with copies."""

@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,21 +21,12 @@ from commitlog.client.commits.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import ask, backups, options, output, properties, prove, undo
-from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.places import another_log
 from consumers.tools.backup.restore import Restored
 
-
-@pytest.fixture(autouse=True)
-def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.chdir(tmp_path)
-    app.console = Console()  # each command keeps its own, as wide as when another test made it
-    yield
-    app.console = None
+pytestmark = pytest.mark.usefixtures("terminal")
 
 
 @pytest.mark.parametrize(

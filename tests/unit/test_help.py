@@ -1,17 +1,16 @@
 """What do people see who ask a command for help?"""
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from consumers import cli
 from consumers.commands.app import app
 from consumers.commands.examples import EXAMPLES
 from consumers.commands.exit_codes import ExitCode
 
+pytestmark = pytest.mark.usefixtures("terminal")
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
@@ -20,16 +19,6 @@ COMMANDS = sorted(
     + ["bench rag", "bench replay", "bench report", "bench rows"]
     + ["bench soak", "bench spark"]
 )
-
-
-@pytest.fixture(autouse=True)
-def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.chdir(tmp_path)
-    app.console = Console()  # each command keeps its own, as wide as when another test made it
-    yield
-    app.console = None
 
 
 @pytest.mark.slow

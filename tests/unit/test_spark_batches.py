@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from commitlog import CommitLog
 from commitlog.client.commits import execution
 from commitlog.client.leader.row_tickets import RowsApplied, RowsOutcome
 from commitlog.client.leader.tables import TableInfo
@@ -49,6 +50,19 @@ class Conflicting:
         Conflicting.seconds.append(timeout)
         if Conflicting.left >= 0:
             raise RetryableConflict("others came first", Outcome(0, "", 0, Status.RETRYABLE))
+
+
+def batch_that_deletes(log: CommitLog, table: str) -> tuple[Batch, TableInfo]:
+    """Return a batch in which one of the two rows of a new table goes, as `merge` adds it.
+
+    The number of the rows' fragment is all that names it.
+    """
+    log.create_table(table, SCHEMA)
+    log.append(table, rows(1, 3))
+    batch = Batch(log, parse_batches(OPTIONS))
+    info = log.table(table)
+    batch._parts.append((info, direct.delete(info, log.opened, "id = 1")))
+    return batch, info
 
 
 @pytest.fixture
@@ -132,12 +146,7 @@ def test_a_batch_changes_no_table_that_took_the_name_of_the_one_that_it_read(
     table = "shop$orders"
     with service(tmp_path) as world:
         log = world.client
-        log.create_table(table, SCHEMA)
-        log.append(table, rows(1, 3))
-        batch = Batch(log, parse_batches(OPTIONS))
-        info = log.table(table)
-        # As `merge` adds it: the rows of a fragment go, and their number is all that names it.
-        batch._parts.append((info, direct.delete(info, log.opened, "id = 1")))
+        batch, info = batch_that_deletes(log, table)
         deletions = Path(info.location, "_deletions")
         assert list(deletions.iterdir())
         log.drop_table(table)
@@ -257,11 +266,7 @@ def test_files_of_a_record_stay_if_only_its_rows_are_refused(
     table = "shop$orders"
     with service(tmp_path) as world:
         log = world.client
-        log.create_table(table, SCHEMA)
-        log.append(table, rows(1, 3))
-        batch = Batch(log, parse_batches(OPTIONS))
-        info = log.table(table)
-        batch._parts.append((info, direct.delete(info, log.opened, "id = 1")))
+        batch, _ = batch_that_deletes(log, table)
         submit = batch._submit
 
         def refused(*given: Any) -> Any:
