@@ -348,7 +348,7 @@ def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
     here = {"oauth2-server-uri": f"{world.uri}/v1/oauth/tokens"}
     with pytest.raises(OAuthError, match="issues no tokens.*oauth2-server-uri"):
         load_catalog("oauth", type="rest", uri=world.uri, credential="who:secret", **here)
-    basic = {"type": "basic", "basic": {"username": "who", "password": "secret"}}
+    basic: Any = {"type": "basic", "basic": {"username": "who", "password": "secret"}}
     with pytest.raises(UnauthorizedError, match="another scheme than Bearer"):
         load_catalog("basic", type="rest", uri=world.uri, auth=basic)
 
