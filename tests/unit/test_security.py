@@ -101,6 +101,7 @@ def rules(**more: Any) -> dict[str, Any]:
         (rules(grants=[{"to": "alice", "can": "read"}]), "`on`"),
         (rules(grant=[]), "'grant'"),
         (rules(oidc={"issuer": ISSUER}), "audience"),
+        (rules(oidc={"issuer": ISSUER, "audience": ["a"]}), "audience is required, as a string"),
         (rules(oidc={"issuer": ISSUER, "audience": "a", "algorithms": ["HS256"]}), "algorithms"),
         (rules(oidc={"issuer": ISSUER, "audience": "a", "algorithms": [["RS256"]]}), "algorithms"),
         (rules(oidc={"issuer": ISSUER, "audience": "a", "leeway_seconds": "30"}), "leeway_seconds"),

@@ -175,7 +175,7 @@ def _issuer(value: Any) -> Issuer:
     _only(value, "[oidc]", known)
     for name in ("issuer", "audience"):
         if not isinstance(value.get(name), str) or not value[name]:
-            raise ConfigurationError(f"[oidc]: {name} is missing")
+            raise ConfigurationError(f"[oidc]: {name} is required, as a string")
     given = dict(value)
     algorithms = given.get("algorithms", list(ALGORITHMS))
     if not isinstance(algorithms, list) or not all(one in ALGORITHMS for one in algorithms):
