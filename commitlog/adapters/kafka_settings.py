@@ -236,6 +236,8 @@ class ClientSettings:
         if code in {KafkaError._INVALID_ARG, KafkaError._CONFLICT}:
             advice = _MECHANISMS if "GSSAPI" in said else "Correct the setting"
             return InvalidSettings(f"{where}: {said}. {advice}")
+        if code == KafkaError.INVALID_REPLICATION_FACTOR:
+            return InvalidSettings(f"{where}: {said} Ask for fewer copies, or start more brokers")
         return self.silent(where, f"no answer ({said})")
 
     def hear(self, error: KafkaError) -> None:

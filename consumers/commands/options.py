@@ -67,6 +67,8 @@ AsJsonReport = Annotated[bool, JSON_FLAG, Parameter(help="Print the whole report
 AsCsv = Annotated[
     bool, Parameter(name="--csv", negative="", show_default=False, group=FORMATS, help="Print CSV.")
 ]
+COUNT_MAX = 10_000
+"""Kafka's client takes no more brokers, and so no more copies; each partition has a process."""
 LIMIT_MAX = 2**31
 _AT = "SELECT transaction_id FROM transaction_at(?, of_partition := ?)"
 
@@ -96,6 +98,7 @@ def _above_zero(_: object, value: float | None) -> None:
 
 FROM_ZERO = Parameter(validator=_from_zero)
 ABOVE_ZERO = Parameter(validator=_above_zero)
+COUNT = Parameter(validator=Number(gte=1, lte=COUNT_MAX))
 Limit = Annotated[
     int,
     Parameter(

@@ -24,6 +24,7 @@ from consumers.commands.http_options import (
     server_settings,
 )
 from consumers.commands.options import (
+    COUNT,
     HERE,
     JSON_FLAG,
     Where,
@@ -127,11 +128,11 @@ def broker(
 def init(
     *,
     where: Where = HERE,
-    partitions: int = 1,
+    partitions: Annotated[int, COUNT] = 1,
     domain: Annotated[
         tuple[str, ...], Parameter(negative="", metavar="NAME=PARTITION", show_default=False)
     ] = (),
-    replication_factor: int | None = None,
+    replication_factor: Annotated[int | None, COUNT] = None,
     as_json: Annotated[bool, JSON_FLAG] = False,
 ) -> None:
     """Create a log on a Kafka cluster: its topics and their first records.

@@ -39,6 +39,7 @@ ADDRESS = "broker:9092"
         (KafkaError._AUTHENTICATION, Unavailable),
         (KafkaError.UNSUPPORTED_VERSION, UnsupportedFormat),
         (KafkaError._INVALID_ARG, InvalidSettings),
+        (KafkaError.INVALID_REPLICATION_FACTOR, InvalidSettings),
         (KafkaError._TRANSPORT, Unavailable),
         (KafkaError.REQUEST_TIMED_OUT, Unavailable),
     ],

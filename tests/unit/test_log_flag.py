@@ -45,6 +45,17 @@ SERVES_ANY = {"acl", "broker"}
 """What serves whichever log is asked of it, or only prints what to run."""
 
 
+@pytest.mark.parametrize("flag", ["--partitions", "--replication-factor"])
+@pytest.mark.parametrize("count", ["0", "-1", "1000000"])
+def test_a_log_of_no_partition_or_copy_is_wrong_usage(
+    flag: str, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kafka's client took -1 for the broker's default, and -2 and a million for a bug of ours."""
+    nobody = ["--bootstrap-servers", "127.0.0.1:1", "--tables-root", "/nowhere"]
+    assert cli.main(["init", flag, count, *nobody]) == ExitCode.USAGE
+    assert flag in capsys.readouterr().err
+
+
 def _commands(of: App, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in of:
