@@ -211,7 +211,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if version == last_version:
                 break
             version, number, snapshot = version + 1, 0, False
-        return [ChangePartition([chosen[at] for at in group]) for group in dealt_out(chosen)]
+        return [ChangePartition(share) for share in dealt_out(chosen)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some parts, in their order; runs on an executor."""

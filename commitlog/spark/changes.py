@@ -8,8 +8,9 @@ since nothing in the table says that they are one row. Adding and dropping colum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import lance
 import pyarrow as pa
@@ -188,10 +189,33 @@ def _files(encoded: bytes) -> list[bytes]:
     return [part.SerializeToString(deterministic=True) for part in parts]
 
 
-def dealt_out(parts: Iterable[VersionChanges]) -> list[tuple[int, ...]]:
-    """Return which parts one task reads, by their places: neighbours, until they are enough."""
+def dealt_out(parts: Sequence[VersionChanges]) -> list[list[VersionChanges]]:
+    """Return what each task reads: neighbours, until they are enough.
+
+    Those of one version, which are insertions, become one part: a scan of each small fragment would
+    take longer than its rows.
+    """
     sizes = ((at, part.rows, 1) for at, part in enumerate(parts))
-    return grouped(sizes, ROWS_PER_TASK, PARTS_PER_TASK)
+    shares = grouped(sizes, ROWS_PER_TASK, PARTS_PER_TASK)
+    return [
+        [
+            _together(list(alike))
+            for _, alike in groupby(
+                (parts[at] for at in share), lambda one: (one.table, one.version)
+            )
+        ]
+        for share in shares
+    ]
+
+
+def _together(parts: Sequence[VersionChanges]) -> VersionChanges:
+    fragments = tuple(encoded for part in parts for encoded in part.new.fragments)
+    return replace(
+        parts[0],
+        new=replace(parts[0].new, fragments=fragments),
+        added=tuple(number for part in parts for number in part.added),
+        rows=sum(part.rows for part in parts),
+    )
 
 
 def read_part(part: VersionChanges, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 from commitlog.adapters.shown_values import python_rows
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
-from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from commitlog.spark.arrow import check_given, readable, to_spark
 from commitlog.spark.changes import (
@@ -82,9 +81,9 @@ class StretchPartition(InputPartition):
 
 
 class TableParts(InputPartition):
-    """What one task reads of tables: their names, and parts of their versions."""
+    """What one task reads of tables: parts of their versions."""
 
-    def __init__(self, parts: Sequence[tuple[str, VersionChanges]]) -> None:
+    def __init__(self, parts: Sequence[VersionChanges]) -> None:
         super().__init__(parts)
         self.parts = parts
 
@@ -115,8 +114,7 @@ class _Reading:
     def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
             found = list(self._table_parts(partition, start, end_offset))
-            for group in dealt_out(part for _, part in found):
-                yield TableParts([found[at] for at in group])
+            yield from map(TableParts, dealt_out(found))
             return
         log = self.log()
         for stretch, _ in stretches(
@@ -131,7 +129,7 @@ class _Reading:
 
     def _table_parts(
         self, partition: int, start: LogPosition, end_offset: int
-    ) -> Iterator[tuple[str, VersionChanges]]:
+    ) -> Iterator[VersionChanges]:
         client = self.connect(self.options.connection)
         runtime = client.runtime()
         tables = {info.incarnation: TableVersions(runtime, info) for info in client.tables()}
@@ -145,13 +143,11 @@ class _Reading:
                 if table is None or not result.version or result.operation in WITHOUT_CHANGES:
                     continue
                 try:
-                    parts = parts_of(table, result.version)
+                    yield from parts_of(table, result.version)
                 except NoSuchVersion:
                     if table.info.deleted:
                         continue
                     raise
-                name = format_table_id(table.info.table_id)
-                yield from ((name, part) for part in parts)
 
     def read_partition(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self.schema is None:
@@ -163,8 +159,8 @@ class _Reading:
 
     def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TableParts):
-            for table, part in partition.parts:
-                yield from _json_rows(table, part)
+            for part in partition.parts:
+                yield from _json_rows(part)
             return
         assert isinstance(partition, StretchPartition)
         stretch, seconds = partition.stretch, self.seconds
@@ -279,7 +275,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reading.read_partition(partition)
 
 
-def _json_rows(table: str, part: VersionChanges) -> Iterator[pa.RecordBatch]:
+def _json_rows(part: VersionChanges) -> Iterator[pa.RecordBatch]:
     excerpts = (part.new, part.old) if part.old else (part.new,)
     names = {name: None for one in excerpts for name in one.open(part.location).schema.names}
     own = CHANGE_COLUMNS.names
@@ -288,7 +284,7 @@ def _json_rows(table: str, part: VersionChanges) -> Iterator[pa.RecordBatch]:
         kept = [name for name in batch.schema.names if name not in own]
         values = pa.record_batch([readable(batch.column(name)) for name in kept], kept)
         rows = [json.dumps(row, default=_plain) for row in python_rows(values)]
-        columns = [pa.repeat(pa.scalar(table), count), *(batch.column(name) for name in own)]
+        columns = [pa.repeat(pa.scalar(part.table), count), *(batch.column(name) for name in own)]
         columns.append(pa.array(rows, pa.string()))
         yield pa.RecordBatch.from_arrays(columns, schema=ALL_CHANGES)
 
