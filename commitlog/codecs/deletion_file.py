@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyroaring import BitMap
 
+from commitlog.codecs.arrow_claims import claimed_bytes
 from commitlog.core.decisions import Found
 from commitlog.core.manifest.roaring import from_portable
 from commitlog.errors import CommitLogError, UnsupportedFormat
@@ -18,6 +19,10 @@ from commitlog.model.records import Observation
 
 _HERE = pa.ipc.IpcReadOptions(use_threads=False)
 """Such files are small: to wake another thread of Arrow's takes longer than to read one."""
+
+
+COMPRESSION_MAX = 64
+"""Of an Arrow file whose rows are different, at most: those of zstd's highest level have 7."""
 
 
 def decode_deletion_file(data: bytes, file_type: DeletionFile.DeletionFileType) -> BitMap:
@@ -43,11 +48,18 @@ def found_deletions(path: str, data: bytes) -> Found:
 def _decode_arrow(data: bytes) -> BitMap:
     try:
         with pa.ipc.open_file(pa.BufferReader(data), options=_HERE) as reader:
+            kinds = [field.type for field in reader.schema]
+            if kinds not in ([pa.uint32()], [pa.int32()]):
+                raise UnsupportedFormat(f"a deletion file has the columns {reader.schema}")
+            if (claimed := claimed_bytes(data)) > len(data) * COMPRESSION_MAX:
+                raise UnsupportedFormat(
+                    f"a deletion file of {len(data)} bytes claims to hold {claimed}: it has rows"
+                    " many times"
+                )
             table = reader.read_all()
         table.validate()
-        kinds = [field.type for field in table.schema]
-        if kinds not in ([pa.uint32()], [pa.int32()]) or table.column(0).null_count:
-            raise UnsupportedFormat(f"a deletion file has the columns {table.schema}")
+        if table.column(0).null_count:
+            raise UnsupportedFormat(f"a deletion file has the columns {table.schema} with nulls")
         rows = BitMap()
         for chunk in table.column(0).chunks:
             rows |= BitMap(chunk.cast(pa.uint32()).to_numpy())
