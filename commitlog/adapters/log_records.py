@@ -52,7 +52,7 @@ def to_answered(
     try:
         record = avro.decode_outcome_record(value)
     except (CorruptLog, UnsupportedFormat) as error:
-        record = Unreadable(str(error), is_newer=isinstance(error, UnsupportedFormat))
+        record = Unreadable(str(error))
     return Answered(
         partition=partition,
         offset=offset,

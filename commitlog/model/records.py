@@ -462,8 +462,6 @@ class Unreadable:
     """A record of the outcomes topic that this program cannot decode."""
 
     reason: str
-    is_newer: bool = False
-    """Whole, but of a schema that this program doesn't know: upgrade it."""
 
 
 @made_fast
