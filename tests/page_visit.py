@@ -45,10 +45,15 @@ def running_browser() -> Iterator[Any]:
 class Visit:
     """One window on the page, and all that went wrong in it."""
 
-    def __init__(self, browser: Any, uri: str, **options: Any) -> None:
+    def __init__(
+        self, browser: Any, uri: str, *, beside: Visit | None = None, **options: Any
+    ) -> None:
+        """Open it as somebody new, with `options`, or beside one whose process it shares."""
         self.uri = uri
         options = {**SCREENS["light"], **options}
-        self.context = browser.new_context(bypass_csp=False, **options)
+        self.context = (
+            beside.context if beside else browser.new_context(bypass_csp=False, **options)
+        )
         self.context.set_default_timeout(WAIT_MS)
         self.page = self.context.new_page()
         self.wrong: list[str] = []

@@ -16,7 +16,7 @@ import pytest
 from consumers.servers.page.routes import page_routes
 from tests.installed import need
 from tests.page_server import serving_routes
-from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
+from tests.page_visit import CHROMIUM, NO_CHROMIUM, Visit, running_browser
 from tests.page_world import busy_log, extend_index
 
 need("playwright")
@@ -69,8 +69,11 @@ def test_a_page_whose_server_is_away_says_so_and_goes_on_by_itself(
     with serving_routes(routes) as uri:
         port = int(uri.rpartition(":")[2])
         screens = cycle(("light", "phone"))
-        windows = {path: Visit(browser, uri, **SCREENS[next(screens)]) for path in SHOWN}
+        first, *others = SHOWN
+        windows = {first: Visit(browser, uri)}
+        windows |= {path: Visit(browser, uri, beside=windows[first]) for path in others}
         for path, window in windows.items():
+            window.turn_to(next(screens))
             window.open("/?view=sql" if path.endswith("live") else path, "#pulse .rate")
             window.page.wait_for_selector("#views a")
     for path, window in windows.items():
@@ -86,8 +89,8 @@ def test_a_page_whose_server_is_away_says_so_and_goes_on_by_itself(
             window.page.wait_for_selector(SHOWN[path])
             assert window.page.locator(AWAY).count() == 0
             window.page.wait_for_selector("#pulse .rate")
+        windows[first].context.close()
         for window in windows.values():
-            window.context.close()
             assert [said for said in window.wrong if "Failed to load resource" not in said] == []
 
 
