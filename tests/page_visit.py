@@ -51,7 +51,7 @@ class Visit:
         """Open it as somebody new, with `options`, or beside one whose process it shares."""
         self.uri = uri
         options = {**SCREENS["light"], **options}
-        self.context = (
+        self.context: Any = (
             beside.context if beside else browser.new_context(bypass_csp=False, **options)
         )
         self.context.set_default_timeout(WAIT_MS)

@@ -6,6 +6,7 @@ import io
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from commitlog.codecs.arrow_claims import claimed_bytes
 from commitlog.codecs.deletion_file import found_deletions
 
 
-def written(batches: Sequence[Sequence[int]], compression: str | None, **more: bool) -> bytes:
+def written(batches: Sequence[Any], compression: str | None, **more: bool) -> bytes:
     sink, schema = io.BytesIO(), pa.schema([("row_id", pa.uint32())])
     options = pa.ipc.IpcWriteOptions(compression=compression, **more)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
