@@ -125,15 +125,31 @@ class Visit:
         return [(v["id"], [n["target"] for n in v["nodes"]]) for v in found["violations"]]
 
 
-def visiting(browser: Any, uri: str) -> Iterator[Callable[..., Visit]]:
-    """Yield what opens windows, there or elsewhere, for a fixture; nothing may go wrong in them."""
+def kept_open(browser: Any, uri: str) -> Iterator[Visit]:
+    """Yield a window that does nothing, for a fixture: its process serves all beside it."""
+    window = Visit(browser, uri)
+    window.page.goto(f"{uri}/page/page.css")
+    yield window
+    window.context.close()
+
+
+def visiting(browser: Any, kept: Visit) -> Iterator[Callable[..., Visit]]:
+    """Yield what opens windows beside one, for a fixture; nothing may go wrong in them.
+
+    A window elsewhere, or with options, is that of somebody who was never there.
+    """
     opened: list[Visit] = []
 
     def make(elsewhere: str = "", **options: Any) -> Visit:
-        opened.append(Visit(browser, elsewhere or uri, **options))
+        beside = None if elsewhere or options else kept
+        opened.append(Visit(browser, elsewhere or kept.uri, beside=beside, **options))
         return opened[-1]
 
     yield make
     for one in opened:
-        one.context.close()
+        if one.context is kept.context:
+            one.page.evaluate("localStorage.clear()")
+            one.page.close()
+        else:
+            one.context.close()
         assert one.wrong == []

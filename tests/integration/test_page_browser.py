@@ -31,6 +31,7 @@ from tests.page_visit import (
     NO_CHROMIUM,
     SCREENS,
     Visit,
+    kept_open,
     running_browser,
     visiting,
 )
@@ -114,9 +115,14 @@ def await_all_events(window: Visit, shop: Shop) -> None:
     window.page.evaluate("document.querySelector('.rows').scrollTop = 0")
 
 
+@pytest.fixture(scope="module")
+def kept(browser: Any, small: Shop) -> Iterator[Visit]:
+    yield from kept_open(browser, small.uri)
+
+
 @pytest.fixture
-def visit(browser: Any, small: Shop) -> Iterator[Callable[..., Visit]]:
-    yield from visiting(browser, small.uri)
+def visit(browser: Any, kept: Visit) -> Iterator[Callable[..., Visit]]:
+    yield from visiting(browser, kept)
 
 
 READY = {

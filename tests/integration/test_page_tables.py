@@ -31,6 +31,7 @@ from tests.page_visit import (
     NO_CHROMIUM,
     SCREENS,
     Visit,
+    kept_open,
     running_browser,
     visiting,
 )
@@ -137,9 +138,14 @@ def browser() -> Iterator[Any]:
     yield from running_browser()
 
 
+@pytest.fixture(scope="module")
+def kept(browser: Any, served: str) -> Iterator[Visit]:
+    yield from kept_open(browser, served)
+
+
 @pytest.fixture
-def visit(browser: Any, served: str) -> Iterator[Callable[..., Visit]]:
-    yield from visiting(browser, served)
+def visit(browser: Any, kept: Visit) -> Iterator[Callable[..., Visit]]:
+    yield from visiting(browser, kept)
 
 
 def test_every_pane_is_drawn_and_has_no_barriers(visit: Callable[..., Visit]) -> None:
