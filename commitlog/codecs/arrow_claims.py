@@ -1,7 +1,7 @@
-"""How many bytes an Arrow IPC file says that its record batches have, before any is decompressed.
+"""How many bytes Arrow IPC says that its record batches have, before any of it is decompressed.
 
 Arrow reserves what a compressed buffer claims, and a few kilobytes can claim gigabytes. The buffers
-are named in the flatbuffers of the file's footer and of its messages, of which only that is read.
+are named in the flatbuffers of a file's footer and of its messages, of which only that is read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from collections.abc import Iterator
 
 _MAGIC = b"ARROW1"
 _BLOCK, _BUFFER = struct.Struct("<qi4xq"), struct.Struct("<qq")
-_FOOTER_BATCHES, _MESSAGE_HEADER, _BATCH_BUFFERS, _BATCH_COMPRESSION = 3, 2, 2, 3
+_FOOTER_BATCHES, _MESSAGE_KIND, _MESSAGE_HEADER, _MESSAGE_BODY = 3, 1, 2, 3
+_BATCH_BUFFERS, _BATCH_COMPRESSION, _DICTIONARY_BATCH = 2, 3, 1
 """Numbers of fields, by Arrow's File.fbs and Message.fbs."""
+_DICTIONARY, _BATCH = 2, 3
+"""Kinds of messages that have a record batch."""
 _BUFFERS_MAX = 8
 """A column of numbers has two. A footer may name one message again and again, with all of its."""
 
 
 def claimed_bytes(data: bytes) -> int:
-    """Return how many bytes the buffers of all batches of one column have, decompressed.
+    """Return how many bytes the buffers of all batches of a file of one column have, decompressed.
 
     Raises ValueError if the file isn't one.
     """
@@ -27,21 +30,54 @@ def claimed_bytes(data: bytes) -> int:
         end = len(data) - len(_MAGIC) - 4
         start = end - _number(data, "<i", end)
         footer = _table(data, start)
-        return sum(_claims(data, *one) for one in _structs(data, footer, _FOOTER_BATCHES, _BLOCK))
+        count = 0
+        for offset, metadata_length, _ in _structs(data, footer, _FOOTER_BATCHES, _BLOCK):
+            message = _table(data, _flatbuffer(data, offset))
+            count += _claims(data, message, offset + metadata_length, _BUFFERS_MAX)
+        return count
     except struct.error as error:
         raise ValueError(f"it points beyond its end: {error}") from error
 
 
-def _claims(data: bytes, offset: int, metadata_length: int, _: int) -> int:
-    # A message begins with a mark (but in the oldest files) and the length of its flatbuffer.
-    start = offset + (8 if data[offset : offset + 4] == b"\xff\xff\xff\xff" else 4)
-    message = _table(data, start)
-    header = _field(data, message, _MESSAGE_HEADER)
-    if not header:
+def claimed_by_stream(data: bytes) -> int:
+    """Return how many bytes the buffers of all messages of a stream have, decompressed.
+
+    Raises ValueError if the stream isn't one.
+    """
+    at = count = 0
+    try:
+        while at < len(data):
+            start = _flatbuffer(data, at)
+            size = _number(data, "<i", start - 4)
+            if size == 0:
+                break  # the stream's own end
+            message, body = _table(data, start), start + size
+            count += _claims(data, message, body)
+            length_at = _field(data, message, _MESSAGE_BODY)
+            length = _number(data, "<q", length_at) if length_at else 0
+            if size < 0 or length < 0:
+                raise ValueError("it goes back")
+            at = body + length
+    except struct.error as error:
+        raise ValueError(f"it points beyond its end: {error}") from error
+    return count
+
+
+def _flatbuffer(data: bytes, at: int) -> int:
+    """Return where a message's flatbuffer begins: after a mark, but in the oldest, and its size."""
+    return at + (8 if data[at : at + 4] == b"\xff\xff\xff\xff" else 4)
+
+
+def _claims(data: bytes, message: int, body: int, buffers_max: int = sys.maxsize) -> int:
+    kind_at, header = _field(data, message, _MESSAGE_KIND), _field(data, message, _MESSAGE_HEADER)
+    kind = _number(data, "<B", kind_at) if kind_at and header else 0
+    if kind not in (_DICTIONARY, _BATCH):
         return 0
-    batch, body, count = _table(data, header), offset + metadata_length, 0
-    is_compressed = _field(data, batch, _BATCH_COMPRESSION) > 0
-    for at, length in _structs(data, batch, _BATCH_BUFFERS, _BUFFER, _BUFFERS_MAX):
+    batch = _table(data, header)
+    if kind == _DICTIONARY:
+        batch = _table(data, _field(data, batch, _DICTIONARY_BATCH))
+    is_compressed, count = _field(data, batch, _BATCH_COMPRESSION) > 0, 0
+    for at, length in _structs(data, batch, _BATCH_BUFFERS, _BUFFER, buffers_max):
         claimed = _number(data, "<q", body + at) if is_compressed and length else -1
         count += length if claimed < 0 else claimed  # -1: it isn't compressed
     return count

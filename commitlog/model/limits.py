@@ -258,6 +258,9 @@ a new column may have its field id."""
 ROWS_INLINE_BYTES_MAX = 1024 * 1024
 """Rows in a record; more are a file that the writer puts, since records are read by everybody."""
 
+ROWS_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""Rows of one write that were compressed: a few kilobytes could come to gigabytes."""
+
 ROWS_PENDING_MAX = 100_000
 """Transactions whose rows wait for a row writer, in one table; each is a line of the state."""
 

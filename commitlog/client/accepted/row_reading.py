@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from commitlog.adapters.row_values import Misfit, holds
 from commitlog.client.accepted.row_shapes import STREAM_END
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.row_groups import RowsUnusable, Write, keys_or_none
+from commitlog.codecs.arrow_claims import claimed_by_stream
+from commitlog.model.limits import ROWS_PENDING_BYTES_MAX, ROWS_UNPACKED_BYTES_MAX
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Code
 
@@ -34,6 +37,8 @@ def read_writes(info: TableInfo, given: Sequence[Given]) -> list[Write | RowsUnu
     """Return what `read_write` makes of each write, or why it can't be used.
 
     What many have in common is looked at once: rows of one schema, without nulls, in one batch.
+
+    Raises MemoryError if they are compressed and too large together; fewer of them may do.
     """
     found: list[Write | RowsUnusable | None] = [None] * len(given)
     alike: dict[tuple[bytes, tuple[str, ...]], list[tuple[int, pa.RecordBatch]]] = {}
@@ -51,10 +56,23 @@ def read_writes(info: TableInfo, given: Sequence[Given]) -> list[Write | RowsUnu
             alike.setdefault((head, operation.on), []).append((number, batch))
     for (_, on), batches in alike.items():
         _read_together(info, on, batches, given, found)
+    _check_together(one for one, known in zip(given, found, strict=True) if known is None)
     return [
         one if one is not None else _read_alone(info, given[number])
         for number, one in enumerate(found)
     ]
+
+
+def _check_together(alone: Iterable[Given]) -> None:
+    unpacked = 0
+    for one in alone:
+        with suppress(ValueError):  # whoever reads it says so
+            payload = one.payload or b""
+            size = claimed_by_stream(payload)
+            # Larger ones than may be aren't read.
+            unpacked += size if len(payload) < size <= ROWS_UNPACKED_BYTES_MAX else 0
+    if unpacked > ROWS_PENDING_BYTES_MAX:
+        raise MemoryError(f"the rows are {unpacked} bytes once they are decompressed")
 
 
 def _read_alone(info: TableInfo, one: Given) -> Write | RowsUnusable:
@@ -77,6 +95,8 @@ def _plain_rows(one: Given) -> tuple[bytes, pa.RecordBatch] | None:
         return None
     head = payload[:begin]
     try:
+        if claimed_by_stream(payload) > len(payload):
+            return None
         schema = _schema_of(head)
         message = pa.ipc.read_message(pa.py_buffer(payload)[begin:])
         end = begin + _FRAME + size + message.body.size + len(STREAM_END)
@@ -84,7 +104,7 @@ def _plain_rows(one: Given) -> tuple[bytes, pa.RecordBatch] | None:
             return None
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate()
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError):
         return None
     has_nulls = any(column.null_count for column in batch.columns)
     return None if has_nulls or batch.num_rows != operation.rows else (head, batch)
@@ -141,11 +161,10 @@ def read_write(
     if payload is None or hashlib.sha256(payload).digest() != operation.sha256:
         raise RowsUnusable(Code.ROWS_REFUSED, "its rows are missing, or others than were accepted")
     try:
-        with pa.ipc.open_stream(payload) as reader:
-            rows = reader.read_all()
-            rows.validate()
-            _check_texts(rows)
-    except (pa.ArrowException, OSError) as error:
+        rows = unpacked_rows(payload)
+        rows.validate()
+        _check_texts(rows)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise RowsUnusable(
             Code.ROWS_REFUSED, f"its rows are not an Arrow stream: {error}"
         ) from None
@@ -167,6 +186,18 @@ def read_write(
         if operation.mode is RowsMode.UPSERT and len(set(write.keys)) < rows.num_rows:
             raise RowsUnusable(Code.ROWS_REFUSED, "it has a key more than once")
     return write
+
+
+def unpacked_rows(payload: bytes) -> pa.Table:
+    """Return the rows in a write's stream.
+
+    Raises pa.ArrowException, OSError or ValueError if it isn't one, or too large once decompressed.
+    """
+    most, claimed = max(len(payload), ROWS_UNPACKED_BYTES_MAX), claimed_by_stream(payload)
+    if claimed > most:
+        raise ValueError(f"it has {claimed} bytes once it is decompressed, over {most}")
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_all()
 
 
 def _check_texts(rows: pa.Table) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import rows_where
+from commitlog.client.accepted.row_reading import unpacked_rows
 from commitlog.client.accepted.row_tail import rows_of
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.rows import hashes_of
@@ -120,9 +121,8 @@ class TableWrites:
         if write.payload is None:
             return None
         try:
-            with pa.ipc.open_stream(write.payload) as reader:
-                return reader.read_all()
-        except (pa.ArrowException, OSError):
+            return unpacked_rows(write.payload)
+        except (pa.ArrowException, OSError, ValueError):
             found.unreadable += 1
             return None
 
