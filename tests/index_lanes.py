@@ -47,7 +47,7 @@ def _seen(
         fold(heads, told)
         for relation in EVENTS:
             schema = arrow_schema(relation)
-            made = zip(*getattr(rows, relation.name), strict=True)
+            made = zip(*rows[relation.name], strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(made, schema, strict=False)]
             tables = [pa.table(arrays, schema=schema)] if arrays else []
             if relation.name in columns:

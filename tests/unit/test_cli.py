@@ -482,8 +482,8 @@ def test_a_narrow_terminal_shows_who_did_what_and_no_part_of_a_path(
         "rule": "update_rewrite_fragment_rewritten",
         "advice": "Read version 7 and redo it.",
     }
-    monkeypatch.setattr(history, "query", lambda root, sql: [table])
-    monkeypatch.setattr(history, "conflicts", lambda root, table, limit: [lost])
+    monkeypatch.setattr(history, "query", lambda root, sql: history.Rows([table]))
+    monkeypatch.setattr(history, "conflicts", lambda root, table, limit: history.Rows([lost]))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
