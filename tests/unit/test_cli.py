@@ -468,8 +468,8 @@ def test_a_narrow_terminal_shows_who_did_what_and_no_part_of_a_path(
     time = "2026-01-31T12:00:00.123Z"
     names = "table_name version changed_at changed_by commits policy location"
     values = ("shop$orders", 7, time, "etl", 7, "every", "/srv/lake/" + "x" * 90)
-    table = dict(zip(names.split(), values, strict=True))
-    lost = {
+    table: dict[str, Any] = dict(zip(names.split(), values, strict=True))
+    lost: dict[str, Any] = {
         "time": time,
         "table_name": "shop$orders",
         "status": "retryable",
