@@ -251,6 +251,8 @@ class _Server(uvicorn.Server):
         # A connection that can't be accepted: asyncio then tries as often as the queue is long,
         # each second, and would log each try with its traceback.
         error = context.get("exception")
+        if self.should_exit and "_start_serving" in context["message"]:
+            return  # one of these tries came after the end: its socket is closed
         if not isinstance(error, OSError) or error.errno not in _NONE_LEFT:
             loop.default_exception_handler(context)
         elif time.monotonic() >= self._told_until:

@@ -24,7 +24,7 @@ from consumers.servers import server_answers, server_heads
 from consumers.servers.server_answers import PIECE_BYTES_MAX, Outgoing
 from consumers.servers.server_heads import LimitedHeads
 from tests.namespace_world import World
-from tests.page_server import serving_app
+from tests.page_server import Server, serving_app
 from tests.waiting import WAIT_SECONDS
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -271,3 +271,20 @@ def test_that_no_more_files_may_be_open_is_told_once(
             assert client.getresponse().read() == b"here"
     (told,) = [one for one in caplog.records if one.levelno >= logging.ERROR]
     assert "allow this process more open files" in told.getMessage()
+
+
+def test_a_try_to_accept_after_the_end_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio makes many after files ran out, and each of those that came late was a traceback."""
+    server = Server(uvicorn.Config(Response("here"), log_config=None))
+    late = {
+        "message": "Exception in callback BaseSelectorEventLoop._start_serving()",
+        "exception": ValueError("Invalid file descriptor: -1"),
+    }
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        server._failed(loop, late)
+        assert len(caplog.records) == 1
+        server.end()
+        server._failed(loop, late)
+        assert len(caplog.records) == 1
+        server._failed(loop, {"message": "another", "exception": ValueError("wrong")})
+    assert len(caplog.records) == 2
