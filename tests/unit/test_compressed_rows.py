@@ -15,24 +15,16 @@ import pytest
 from commitlog.client.accepted import row_reading
 from commitlog.client.accepted.row_reading import Given, read_write, read_writes
 from commitlog.client.accepted.row_writes import encode_write
-from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.row_groups import RowsUnusable, Write
 from commitlog.codecs.arrow_claims import claimed_by_stream
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.model.operations import RowsMode
-from commitlog.model.table import Policy
+from tests.properties.test_row_groups import INFO as KEYED
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.dictionary(pa.int8(), pa.string()))])
-INFO = TableInfo(
-    table_id=("t",),
-    incarnation="i-t",
-    location="/t",
-    version=1,
-    readable_version=1,
-    policy=Policy.EVERY,
+INFO = replace(
+    KEYED,
     primary_key=(),
-    properties={},
-    stable_row_ids=False,
     fields=tuple(field.SerializeToString() for field in schema_fields(SCHEMA)[0]),
 )
 
