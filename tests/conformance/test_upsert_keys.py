@@ -54,6 +54,17 @@ def http(world: World, table: str, rows: pa.Table) -> None:
     assert status == 200, answer
 
 
+def http_by_index(world: World, table: str, rows: pa.Table, more: str = "") -> None:
+    options = f"{UPSERT}&use_index=true{more}"
+    status, answer = world.rows(f"/v1/table/{table}/merge_insert?{options}", rows)
+    assert (status, answer["num_inserted_rows"]) == (200, 2), answer
+
+
+def branch_by_index(world: World, table: str, rows: pa.Table) -> None:
+    world.open(table.split("$")).create_branch("dev")
+    http_by_index(world, table, rows, "&branch=dev")
+
+
 def plain_client(world: World, table: str, rows: pa.Table) -> None:
     merged(world.open(table.split("$")), rows)
 
@@ -121,6 +132,20 @@ def test_keys_that_no_upsert_can_go_by_are_refused(world: World) -> None:
     world.log.create_table("nulls$t", pa.schema([pa.field("k", pa.int32())]))
     with pytest.raises(InvalidTransaction, match="key's column 'k' holds a null.*merge_insert"):
         world.log.write_rows("nulls$t", {"k": [1, None]}, mode="upsert", on="k")
+
+
+def test_an_index_hides_no_row_whose_key_is_null(world: World) -> None:
+    new = pa.table({"k": pa.array([1, 2, None], pa.int32()), "x": pa.array([7, 8, 9], pa.int32())})
+    for path in (client, http_by_index, branch_by_index):
+        table = f"{world.fresh_name()}$t"
+        world.log.create_table(table, new.schema)
+        world.log.append(table, new.slice(0, 1)).raise_for_conflict()
+        world.log.open(table).create_scalar_index("k", "BTREE")
+        path(world, table, new)
+        found = world.open(table.split("$"))
+        if path is branch_by_index:
+            found = found.checkout_version(("dev", None))
+        assert contents(found) == [(1, 7), (2, 8), (None, 9)], path
 
 
 def test_rows_are_written_to_tables_of_the_oldest_files(world: World) -> None:

@@ -142,7 +142,8 @@ def prepare_merge(
             if places is not None:
                 return _replace(info, dataset, source, on, options, places)
     # pylance panics where an index covers only some rows and a struct lacks fields.
-    builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
+    builder = dataset.merge_insert(list(on))
+    builder = builder.use_index(is_whole and may_use_index(source, on, options))
     try:
         with files_stay(info.name, dataset.version):
             transaction, counts = as_told(builder, options).execute_uncommitted(source)
@@ -166,6 +167,11 @@ def prepare_merge(
             for image in operation.updated_fragments
         ),
     )
+
+
+def may_use_index(source: pa.Table, on: Sequence[str], options: MergeOptions) -> bool:
+    """Return False for keys with nulls: by an index, pylance would leave their rows out."""
+    return options.use_index and not any(source.column(name).null_count for name in on)
 
 
 def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBuilder:

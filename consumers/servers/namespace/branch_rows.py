@@ -14,7 +14,7 @@ from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
 
 from commitlog.adapters.lance_datasets import let_through
 from commitlog.client.leader.tables import TableInfo
-from commitlog.client.rows.merging import MergeOptions, as_told
+from commitlog.client.rows.merging import MergeOptions, as_told, may_use_index
 from consumers.servers.namespace.branches import check_files, is_branch, refuse_kept_by_log
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service
@@ -108,5 +108,6 @@ def merged(
     dataset: lance.LanceDataset, rows: pa.Table, on: Sequence[str], options: MergeOptions
 ) -> dict[str, int]:
     """Merge rows into a dataset of a branch; return how many were inserted, updated, deleted."""
-    builder = as_told(dataset.merge_insert(list(on)).use_index(options.use_index), options)
-    return {name: int(count) for name, count in builder.execute(rows).items()}
+    builder = dataset.merge_insert(list(on)).use_index(may_use_index(rows, on, options))
+    counts = as_told(builder, options).execute(rows)
+    return {name: int(count) for name, count in counts.items()}
