@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
     ConfigResource,
     ResourceType,
 )
@@ -33,24 +34,47 @@ def cleaned_at_once(bootstrap_servers: str, log: str, passed: Mapping[str, Any])
 
     Raises Unavailable if Kafka doesn't take it, for lack of rights perhaps.
     """
-    settings = ClientSettings(bootstrap_servers, passed)
-    admin = new_admin(settings)
-    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(log))
-    try:
-        described = answer_of(admin.describe_configs([topic])[topic], ALTER_SECONDS)
-        own = {
-            name: str(entry.value)
-            for name, entry in described.items()
-            if name in AT_ONCE and not entry.is_default and str(entry.source) in {"1", _TOPIC}
-        }
+    with _asked(bootstrap_servers, log, passed, "setting") as (admin, topic):
+        own = _own(admin, topic)
         if own == AT_ONCE:  # a killed run has left it so
             own = {n: v for n, v in TRANSACTIONS_SETTINGS.items() if n in AT_ONCE}
-        set_topics(admin, [topic.name], AT_ONCE)
+        set_topics(admin, [topic], AT_ONCE)
         try:
             yield
         finally:
-            set_topics(admin, [topic.name], {name: own.get(name) for name in AT_ONCE})
+            set_topics(admin, [topic], {name: own.get(name) for name in AT_ONCE})
+
+
+def is_cleaned_at_once(bootstrap_servers: str, log: str, passed: Mapping[str, Any]) -> bool:
+    """Return whether the topic is set so: a run goes on, or one that was killed has left it.
+
+    Raises Unavailable if Kafka doesn't say it.
+    """
+    with _asked(bootstrap_servers, log, passed, "reading the settings of") as (admin, topic):
+        return _own(admin, topic) == AT_ONCE
+
+
+@contextmanager
+def _asked(
+    bootstrap_servers: str, log: str, passed: Mapping[str, Any], doing: str
+) -> Iterator[tuple[AdminClient, str]]:
+    settings, topic = ClientSettings(bootstrap_servers, passed), transactions_topic(log)
+    try:
+        yield new_admin(settings), topic
     except KafkaException as error:
-        raise settings.translate(error, "setting the transactions topic for its cleaner") from None
+        raise settings.translate(error, f"{doing} the transactions topic for its cleaner") from None
     except TimeoutError:
-        raise Unavailable(f"Kafka did not set {topic.name} within {ALTER_SECONDS:g} s") from None
+        raise Unavailable(
+            f"Kafka did not answer within {ALTER_SECONDS:g} s ({doing} {topic})"
+        ) from None
+
+
+def _own(admin: AdminClient, topic: str) -> dict[str, str]:
+    """Return those of the topic's own settings that the cleaner works by."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    described = answer_of(admin.describe_configs([resource])[resource], ALTER_SECONDS)
+    return {
+        name: str(entry.value)
+        for name, entry in described.items()
+        if name in AT_ONCE and not entry.is_default and str(entry.source) in {"1", _TOPIC}
+    }

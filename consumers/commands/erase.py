@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +21,7 @@ from consumers.commands.options import (
     from_stdin,
     user,
 )
-from consumers.runtime.config import ConfigurationError
+from consumers.runtime.config import Config, ConfigurationError
 
 if TYPE_CHECKING:
     from consumers.tools.erasure.erase import Erasure
@@ -70,14 +72,12 @@ def erase(
     backup
         Check the backup at this location too; may be repeated.
     """
-    from commitlog.adapters.kafka_cleaning import cleaned_at_once
     from consumers.tools.erasure.carrying import Places
     from consumers.tools.erasure.erase import erase as run
 
     config, predicate = where.load(), _predicate(rows)
     if predicate and not dry_run:
         _expect_words(reason)
-    clean = partial(cleaned_at_once, config.need_bootstrap_servers(), config.log, config.kafka)
     client = connect_client(config, by or user())
     with client, output.progress(f"erase, {table}") as bar:
         found = run(
@@ -85,7 +85,7 @@ def erase(
             lambda: connect(config),
             table,
             predicate,
-            Places(config.need_root(), backup, clean if now else None),
+            Places(config.need_root(), backup, _cleaning(config, now=now)),
             reason=reason,
             dry_run=dry_run,
             on_step=output.note,
@@ -96,6 +96,17 @@ def erase(
     else:
         _show(found, is_new=bool(predicate), dry_run=dry_run)
     return ExitCode.OK if found.is_done else ExitCode.UNAVAILABLE
+
+
+def _cleaning(config: Config, *, now: bool) -> Callable[[], AbstractContextManager[None]] | None:
+    """Return what has Kafka's cleaner work at once; None: it works when its settings say so.
+
+    What a killed run with --now has left is ended by the next one, with --now or without.
+    """
+    from commitlog.adapters.kafka_cleaning import cleaned_at_once, is_cleaned_at_once
+
+    topic = config.need_bootstrap_servers(), config.log, config.kafka
+    return partial(cleaned_at_once, *topic) if now or is_cleaned_at_once(*topic) else None
 
 
 def _expect_words(reason: str) -> None:

@@ -184,11 +184,11 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         return
     yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {partitions} partition(s)")
 
-    def settings() -> str:
-        log.check_settings()
-        return "no setting would lose or reorder records"
-
-    yield finding("topics", settings, "correct the topic's settings; no leader starts before")
+    yield finding(
+        "topics",
+        partial(_topics, log, config),
+        "correct the topic's settings; no leader starts before",
+    )
     yield finding("durability", partial(_durability, log, config), RIGHTS_ADVICE)
     yield finding("clock", lambda: log_clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
@@ -200,6 +200,22 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         if folder is not None and (config.root is None or config.root not in folder.parents):
             yield finding("tables disk", partial(_disk, "tables disk", folder), RIGHTS_ADVICE)
     yield from _service(log, config)
+
+
+def _topics(log: KafkaLog, config: Config) -> Check | str:
+    """See that the topics lose nothing, and that their cleaner works as it should."""
+    from commitlog.adapters.kafka_cleaning import is_cleaned_at_once
+
+    log.check_settings()
+    if is_cleaned_at_once(config.need_bootstrap_servers(), config.log, config.kafka):
+        return Check(
+            "topics",
+            Level.WARN,
+            "the cleaner of the transactions topic works at once, so the topic begins a file each"
+            " second: `commitlog erase --now` runs, or was killed",
+            "unless it runs, run `commitlog erase` for that table again, without --where",
+        )
+    return "no setting would lose or reorder records"
 
 
 def _places(log: KafkaLog, config: Config) -> Check | str:

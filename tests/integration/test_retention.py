@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from commitlog import CommitLog
 from commitlog.adapters.kafka_cleaning import AT_ONCE
+from commitlog.adapters.kafka_io import set_topics
 from commitlog.protocol import transactions_topic
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
@@ -38,6 +39,18 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     capsys.readouterr()
     code = cli.main([*arguments, "--json"])
     return code, json.loads(capsys.readouterr().out)
+
+
+def at_once(kafka: KafkaWorld) -> dict[str, str | None]:
+    """Return the settings by which the cleaner works at once."""
+    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(kafka.log_name))
+    found = kafka.admin.describe_configs([topic])[topic].result(60)
+    return {name: found[name].value for name in AT_ONCE if found[name].value == AT_ONCE[name]}
+
+
+def by_doctor(capsys: pytest.CaptureFixture[str], where: list[str]) -> Any:
+    """Return what the doctor says of the topics."""
+    return next(one for one in run(capsys, "doctor", *where)[1] if one["name"] == "topics")
 
 
 def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
@@ -108,12 +121,14 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
         code, [done] = run(capsys, "erase", "t", "--now", *where)
         assert (code, done["done"]) == (ExitCode.OK, True), done
         assert client.open("t").to_table()["id"].to_pylist() == [0, 2]
+        assert at_once(kafka) == {}, "the topic is set as it was"
+        set_topics(kafka.admin, [transactions_topic(kafka.log_name)], AT_ONCE)  # a killed run
+        assert (by_doctor(capsys, where)["level"], at_once(kafka)) == ("warn", AT_ONCE)
+        code, [done] = run(capsys, "erase", "t", *where)
+        assert (code, done["done"], at_once(kafka)) == (ExitCode.OK, True, {})
+        assert by_doctor(capsys, where)["level"] == "ok"
     # Closed segments are renamed first, and deleted a moment later.
     wait_until(lambda: not with_bytes(SECRET, *topics, root), "the files to go")
-    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(kafka.log_name))
-    settings = kafka.admin.describe_configs([topic])[topic].result(60)
-    own = {name: settings[name].value for name in AT_ONCE if settings[name].value == AT_ONCE[name]}
-    assert own == {}, "the topic is set as it was"
     code, [found] = run(capsys, "verify", *where, "--contents")
     assert (code, found["problems"]) == (ExitCode.OK, [])
     assert found["erased"]["writes"] == 1

@@ -153,8 +153,8 @@ class Carrying:
     def _topic(self, wanted: Mapping[int, set[int]]) -> Copy:
         left = self._in_topic(wanted)
         clean = self._places.clean_at_once
-        if left and clean is not None:
-            with clean():
+        if clean is not None:
+            with clean():  # though nothing is left: a killed run may have left the settings
                 left = self._wait_for_the_cleaner(wanted, left)
         if not left:
             return Copy("topic", True, f"none of {len(wanted):,} records is left")
