@@ -43,7 +43,7 @@ from tests.integration.test_row_writer import writing
 from tests.service import Service, service, with_bytes
 from tests.unlistable import refuse_to_list
 
-T = "shop$people"
+T, OTHER = "shop$people", "shop$others"
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("n", pa.int64())])
 SECRET = "mallory-7f3a@example.org"
 WHERE = f"email = '{SECRET}'"
@@ -246,6 +246,30 @@ def test_a_table_that_is_written_to_all_the_time_is_done_with(
     assert run(world).is_done
     assert secrets(world, world.root) == []
     assert ids(world) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_segment_that_ends_before_its_writes_are_applied_is_given_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy log each segment ends so, and each run left the rows in the topic."""
+    with service(tmp_path / "root") as world:
+        for table in (T, OTHER):
+            world.client.create_table(table, SCHEMA, primary_key="id", properties={"rows": "log"})
+        with writing(world, age_seconds=0.01):
+            world.client.write_rows(T, people(100, email=SECRET), mode="upsert").result(60)
+        later = world.client.write_rows(OTHER, people(1), mode="upsert")
+        later.result(60, wait="accepted")
+        archive(open_log(world), 0, world.root / FOLDER)
+        with monkeypatch.context() as patched:
+            patched.setattr(carrying, "_PAUSES", (0.01,))
+            [left] = [one for one in run(world).copies if not one.is_gone]
+        assert (left.name, "start a row writer" in left.said) == ("topic", True)
+        assert secrets(world, world.root)
+        with writing(world, age_seconds=0.01):
+            later.result(60)
+        assert run(world, "").is_done
+        assert secrets(world, world.root) == []
+        is_proven(world)
 
 
 def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: Service) -> None:

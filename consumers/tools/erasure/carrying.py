@@ -43,6 +43,8 @@ QUIET_SECONDS = 3_600
 may take here."""
 _ENDED = frozenset({Why.EXPIRED, Why.REFUSED, Why.APPLIED})
 _SHOWN = 5
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds to wait until row writers have applied what a segment ends with."""
 
 OnStep = Callable[[str], None]
 
@@ -91,6 +93,8 @@ class Carrying:
         self._client, self._open_log, self._info = client, open_log, info
         self._places, self._on_step = places, on_step
         self._partition = client.runtime().domains.partition(info.table_id)
+        self._waits = False
+        """Whether rewritten segments can't be given up yet, so that the topic keeps their rows."""
 
     def run(self, acts: Sequence[RecordedErasure], done: int) -> list[Copy]:
         """Take out what acts name, newest last; the table's files are done through `done`."""
@@ -103,7 +107,7 @@ class Carrying:
         copies = [self._row_files(writes)]
         self._on_step("erasing from the archive and the topic")
         copies.append(self._archive(erased))
-        copies.append(self._topic(inline))
+        copies.append(self._topic(inline, is_given_up=not self._waits))
         if acts and acts[-1].sequence > done:
             self._on_step("rewriting the table's files")
             copies.append(self._table(acts[-1]))
@@ -142,16 +146,31 @@ class Carrying:
             if last > kept.end.sequence:
                 archive(log, number, folder)
                 kept = Archive.open(folder, log.identity(), log.genesis(number))
-            kept, _ = take_out(kept, erased)
-            run = ArchiveRun(number)
-            give_up(log, number, folder, run)
+            take_out(kept, erased)
+            for pause in (0.0, *_PAUSES):
+                if pause:  # a segment ends with the log, maybe before its writes were applied
+                    time.sleep(pause)
+                    archive(log, number, folder)
+                run = ArchiveRun(number)
+                give_up(log, number, folder, run)
+                kept = Archive.open(folder, log.identity(), log.genesis(number))
+                self._waits = any(one.is_rewritten and not one.given_up for one in kept.segments)
+                if not self._waits:
+                    break
             left = has_rows(kept, erased)
             waits = f"; {run.waiting} segments wait for a row writer" if run.waiting else ""
             said = f"{len(kept.segments):,} segments through {kept.end.sequence}{waits}"
             return Copy("archive", not left, said)
 
-    def _topic(self, wanted: Mapping[int, set[int]]) -> Copy:
+    def _topic(self, wanted: Mapping[int, set[int]], *, is_given_up: bool) -> Copy:
         left = self._in_topic(wanted)
+        if left and not is_given_up:
+            said = (
+                f"{len(left):,} of {len(wanted):,} records stay, since writes that were archived"
+                " with them aren't applied: start a row writer (`commitlog rows`), then run this"
+                " again"
+            )
+            return Copy("topic", False, said)
         clean = self._places.clean_at_once
         if clean is not None:
             with clean():  # though nothing is left: a killed run may have left the settings
