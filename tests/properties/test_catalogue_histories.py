@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from commitlog.client.history.folds import Fold
-from commitlog.client.history.lives import Lives
+from commitlog.client.history.lives import Life, Lives
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import (
     BuildWanted,
@@ -79,7 +79,7 @@ from commitlog.model.records import (
     TableVersionIs,
     Transaction,
 )
-from commitlog.model.table import TableId
+from commitlog.model.table import TableId, format_table_id
 from consumers.partition.files.catalogue import Head, PartitionHeads
 from tests.core_world import FORMAT, ROOT, append, column, commit, new_fragment, replayed_from_parts
 from tests.unit.iceberg_examples import change, create_updates
@@ -145,7 +145,7 @@ class Catalogues(IcebergWorld):
         self.heads.apply(self.changes[count:])
         self.heads.apply_namespaces(submitted, outcome)
         self.fold.apply(outcome, submitted)
-        self.lives.take(outcome, submitted)
+        self.lives.apply(outcome, submitted)
         self._note(outcome)
         self.compare()
         if self.rules.protocol >= INCARNATION_OF_ONE_SINCE:
@@ -203,17 +203,19 @@ class Catalogues(IcebergWorld):
                 self._compare_life(name, table)
 
     def _compare_life(self, name: TableId, table: Table) -> None:
-        life = self.lives._lives[table.incarnation]
-        assert (life.table, life.version, life.properties) == (
-            name, table.version, table.properties
-        )  # fmt: skip
+        life = self.lives.tables[name]
+        assert isinstance(life, Life)
+        assert (life.incarnation, life.version) == (table.incarnation, table.version)
+        assert tuple(life.properties.items()) == table.properties
         assert (life.policy, life.primary_key) == (table.policy, table.primary_key)
         assert not life.dropped_at
 
     def _compare_dropped(self, change: Change) -> None:
         live = [table.incarnation for table in self.machine.tables.values()]
         if change.incarnation not in live:
-            found = {one.incarnation: one for one in self.lives.dropped(change.table)}
+            found = {
+                one.incarnation: one for one in self.lives.dropped(format_table_id(change.table))
+            }
             assert found[change.incarnation].version == self.newest.get(change.incarnation, 0)
 
 
@@ -442,7 +444,11 @@ def test_what_a_record_ends_and_makes_again() -> None:
     world.ask("6", DeregisterTable(name))
     world.ask("7", made(name, "i4", exist_ok=True))
     world.ask("8", DropNamespace(("n",), cascade=True))
-    assert [one.incarnation for one in world.lives.dropped(name)] == ["i1", "i2", "i4"]
+    assert [one.incarnation for one in world.lives.dropped(format_table_id(name))] == [
+        "i1",
+        "i2",
+        "i4",
+    ]
     assert all(outcome.status is Status.COMMITTED for _, outcome in world.log)
 
 

@@ -7,7 +7,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.client.history.feed_events import Selection, Start
@@ -24,11 +23,12 @@ from commitlog.model.operations import (
     RenameTable,
     target,
 )
-from commitlog.model.records import Outcome, Status, Submitted, is_commit
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, is_commit
 from commitlog.model.table import TableId, format_table_id
 from commitlog.newest import Newest
 
-_ENDING = ("DropTable", "DeregisterTable")
+_DROP = "DropTable"
+_ENDING = (_DROP, "DeregisterTable")
 _KEPT = 8
 """How many places of a partition are kept to continue from."""
 
@@ -76,11 +76,11 @@ class Fold:
         if not is_commit(outcome):
             return
         for operation, result in zip(submitted.operations, outcome.results, strict=True):
-            self._result(result)
+            self._result(result, outcome.sequence)
             if isinstance(operation, RenameTable):
                 self._rename(operation)
             elif isinstance(operation, DropNamespace):
-                self._drop_all(operation.namespace)
+                self._drop_all(operation.namespace, outcome.sequence)
             elif isinstance(operation, CreateNamespace):
                 is_new = operation.namespace not in self.namespaces
                 self._make(operation.namespace)
@@ -90,19 +90,19 @@ class Fold:
                 kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
                 gone = frozenset(operation.removals) - dict(operation.upserts).keys()
                 self.namespaces[operation.target] = {k: v for k, v in kept.items() if k not in gone}
-            else:
-                self._properties(operation)
+            elif (known := self.tables.get(target(operation))) is not None:
+                self.tables[target(operation)] = self._altered(known, operation)
 
-    def _result(self, result: Any) -> None:
+    def _result(self, result: OperationResult, sequence: int) -> None:
         if not result.incarnation:
             return  # a namespace
         if result.operation in _ENDING:
-            self.tables.pop(result.table, None)
+            self._end(result.table, sequence, is_drop=result.operation == _DROP)
             return
         self._make(result.table[:-1])
         known = self.tables.get(result.table)
         if known is None or known.incarnation != result.incarnation:
-            known = TableAt(format_table_id(result.table), result.incarnation)
+            known = self._begun(format_table_id(result.table), result.incarnation)
         self.tables[result.table] = replace(
             known,
             version=result.version or known.version,
@@ -111,19 +111,28 @@ class Fold:
             is_view=known.is_view or result.operation == "IcebergView",
         )
 
-    def _properties(self, operation: Operation) -> None:
+    def _begun(self, name: str, incarnation: str) -> TableAt:
+        """Return a table that stands from here on."""
+        return TableAt(name, incarnation)
+
+    def _end(self, table: TableId, sequence: int, *, is_drop: bool) -> None:
+        """End a table, by a drop or by a deregistration."""
+        del sequence, is_drop
+        self.tables.pop(table, None)
+
+    def _altered(self, known: TableAt, operation: Operation) -> TableAt:
+        """Return a table with what its results don't tell of an operation."""
         from commitlog.core.catalogue.catalogue_state import altered
 
-        known = self.tables.get(target(operation))
-        if known is None:
-            return
         if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
-            if known.incarnation == operation.incarnation:
-                properties = dict(operation.properties)
-                self.tables[operation.table] = replace(known, properties=properties)
-        elif isinstance(operation, AlterProperties):
-            properties = dict(altered(tuple(known.properties.items()), operation))
-            self.tables[operation.target] = replace(known, properties=properties)
+            # Another one may have existed, and that was fine.
+            is_its = known.incarnation == operation.incarnation
+            return replace(known, properties=dict(operation.properties)) if is_its else known
+        if isinstance(operation, AlterProperties):
+            return replace(
+                known, properties=dict(altered(tuple(known.properties.items()), operation))
+            )
+        return known
 
     def _rename(self, operation: RenameTable) -> None:
         known = self.tables.pop(operation.table, None)
@@ -136,9 +145,9 @@ class Fold:
         for depth in range(1, len(namespace) + 1):
             self.namespaces.setdefault(namespace[:depth], {})
 
-    def _drop_all(self, namespace: TableId) -> None:
+    def _drop_all(self, namespace: TableId, sequence: int) -> None:
         for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
-            del self.tables[table]
+            self._end(table, sequence, is_drop=True)
         for one in [one for one in self.namespaces if one[: len(namespace)] == namespace]:
             del self.namespaces[one]
 

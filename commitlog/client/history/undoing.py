@@ -117,7 +117,7 @@ class UndoesChanges(Host):
                 manifest_path=path,
                 policy=life.policy,
                 primary_key=_key_there(life, newest),
-                properties=life.properties,
+                properties=tuple(life.properties.items()),
             )
         ]
         if life.deleted:
@@ -283,10 +283,10 @@ class UndoesChanges(Host):
         end = int(runtime.request(partition, "status")["sequence"])
         feed = PartitionFeed(runtime.log, partition, Start(BEGINNING, 0))
         for outcome, submitted in feed.read_to(end, deadline, Selection()):
-            lives.take(outcome, submitted)
-        found = [one for one in lives.dropped(table) if incarnation in {"", one.incarnation}]
+            lives.apply(outcome, submitted)
+        name = format_table_id(table)
+        found = [one for one in lives.dropped(name) if incarnation in {"", one.incarnation}]
         if not found:
-            name = format_table_id(table)
             raise NoSuchTable(
                 f"no table {name}{f' of incarnation {incarnation}' if incarnation else ''} was"
                 f" dropped from the log {runtime.log.name}.",
@@ -297,7 +297,7 @@ class UndoesChanges(Host):
     def _newest(self, life: Life, deadline: float) -> tuple[str, ManifestState]:
         """Return the path of a dropped table's newest manifest, once it is there; what it says."""
         runtime, store = self.runtime(), store_for(life.location)
-        partition, is_written = runtime.domains.partition(life.table), False
+        partition, is_written = runtime.domains.partition(parse_table_id(life.name)), False
         while True:
             if (path := manifest_in(store, life.version)) is not None:
                 return path, decode_manifest(store.read(path))[0]
@@ -311,7 +311,7 @@ class UndoesChanges(Host):
                 continue  # to look once more: it may have come before that was asked
             if time.monotonic() >= deadline:
                 raise Unavailable(
-                    f"version {life.version} of {format_table_id(life.table)} has no manifest: "
+                    f"version {life.version} of {life.name} has no manifest: "
                     f"the files of outcomes since {written + 1} are not written yet, as if a "
                     "store were away. Call undrop again once `commitlog doctor` says that none "
                     "are missing"
@@ -350,10 +350,10 @@ def _check_followed(life: Life, followed: Sequence[str]) -> None:
     for place in followed:
         if is_moved(place):
             raise InvalidTransaction(
-                f"the files of {format_table_id(life.table)} name their former place {place}, "
+                f"the files of {life.name} name their former place {place}, "
                 "which is now bound to another one",
                 field="table",
-                value=format_table_id(life.table),
+                value=life.name,
                 advice="Link the old place to the new one instead of binding it; see the"
                 " documentation's `Where tables are`",
             )
@@ -372,8 +372,7 @@ def _check_data(life: Life, newest: ManifestState) -> None:
 
 def _removed(life: Life, what: str) -> NoSuchTable:
     return NoSuchTable(
-        f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its files"
-        f" were removed: {what}"
+        f"{life.name} was dropped by outcome {life.dropped_at}, and its files were removed: {what}"
     )
 
 
