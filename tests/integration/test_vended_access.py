@@ -28,6 +28,7 @@ from consumers.servers.namespace.settings import Settings
 from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
+from consumers.servers.security.places import TablePlaces
 from consumers.servers.server import ServerSettings
 from consumers.servers.vending.vendor import Subject, Vendor
 from tests.installed import need
@@ -229,7 +230,7 @@ def test_keys_end_and_others_are_given_before(vending: Vending) -> None:
     uuid = str(vending.catalog("admin").load_table("ice.renewed").metadata.table_uuid)
     at = [datetime.now(UTC)]
     settings = Scoped({"": {"role_arn": ROLE, "duration_seconds": "3600"}})
-    vendor = Vendor(vending.world.log, settings, vending.security, clock=lambda: at[0])
+    vendor = Vendor(TablePlaces(vending.world.log, vending.security), settings, clock=lambda: at[0])
     subject, who = Subject(("ice", "renewed"), uuid, location), Principal("writer")
 
     def session(access: Access = Access.WRITE) -> Any:
@@ -262,7 +263,7 @@ def test_keys_end_and_others_are_given_before(vending: Vending) -> None:
 
 def test_a_token_service_that_gives_nothing_is_unavailable(vending: Vending) -> None:
     settings = Scoped({"": {"role_arn": ROLE, "sts_endpoint": "http://127.0.0.1:1"}})
-    vendor = Vendor(vending.world.log, settings, vending.security)
+    vendor = Vendor(TablePlaces(vending.world.log, vending.security), settings)
     with pytest.raises(Unavailable, match="gave no session") as caught:
         vendor.session(Principal("w"), Subject(("ice", "t"), "u", f"{ROOT}/t-u"), Access.READ)
     assert SECRET not in str(caught.value)

@@ -92,7 +92,8 @@ def routes(
             bounds += f", and at most {most:,}, the limit of the log" if name in _MOST else ""
             raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
     service = LogIcebergService(log, names, security)
-    vendor = Vendor(log, names.vending, security, names.locations)
+    places = TablePlaces(log, security, names.locations)
+    vendor = Vendor(places, names.vending)
     past = PastCatalogues(log, service.files, config.iceberg_timeout)
     settings = IcebergSettings(
         service.tables_root,
@@ -114,7 +115,6 @@ def routes(
 
     catalog = IcebergCatalog(service, settings, TableAccess(vendor))
     catalog.positioned = positioned
-    places = TablePlaces(log, security, names.locations)
     reach = IcebergReach(places, catalog) if security.is_on else None
     large = large or LargeBodies(tells_clients_apart=security.is_on)
     present = iceberg_routes(catalog, reach, large)

@@ -150,10 +150,10 @@ class IcebergChangeBody(_OnTable):
         """Refuse updates that name a place which who asks may not read."""
         named = [place for update in self.updates for place in of_update(update)]
         if named and service.security.is_on:
-            home = service.table_places.home(self.table_id())
+            home = service.places.home(self.table_id())
             own = [home] if home else []
             for place in named:
-                service.table_places.check(call.principal, self.table_id(), place, own=own)
+                service.places.check(call.principal, self.table_id(), place, own=own)
 
     def change(self) -> logged.IcebergChange:
         """Return what the log is asked for."""

@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 from lance_namespace.errors import PermissionDeniedError
 
-from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import Gate
 from commitlog.adapters.storage import local_path
 from commitlog.newest import Newest
-from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
-from consumers.servers.security.grants import Access, Principal
-from consumers.servers.security.identity import Security
+from consumers.partition.allowed_places import lies_in
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.places import TablePlaces
 
 _FOLDERS_REMEMBERED_MAX = 10_000
 _NO_ROWS = frozenset({"_versions", "_transactions"})
@@ -42,11 +41,9 @@ class _Folder(NamedTuple):
 class Reach:
     """Decides for all requests. Thread-safe."""
 
-    def __init__(self, log: CommitLog, places: AllowedPlaces, security: Security) -> None:
+    def __init__(self, places: TablePlaces) -> None:
         """Serve these places, to whom the grants let."""
-        self._log = log
         self._places = places
-        self._security = security
         self._folders: Newest[str, _Folder] = Newest(_FOLDERS_REMEMBERED_MAX)
         self._lock = threading.Lock()
 
@@ -74,14 +71,7 @@ class Reach:
                 f"the table at {location} reaches {place}, which is outside of the tables root and"
                 " of the allowed prefixes; have the server's operator add it to allowed_locations"
             )
-        if not self._security.is_on:
-            return
-        around = [table for table in self._log.tables() if meet(place, table.location)]
-        for table in around:
-            self._security.check(principal, Access.READ, table.table_id)
-        is_in_table = any(lies_in(place, table.location) for table in around)
-        if not (is_in_table or self._places.is_allowed(place)):
-            self._security.check(principal, Access.READ, ())
+        self._places.check_reading(principal, place)
 
     def _links_of(self, location: str) -> tuple[str, ...]:
         """Return where symbolic links among a table's files lead."""

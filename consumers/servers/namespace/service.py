@@ -41,7 +41,6 @@ from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.newest import Newest
-from consumers.partition.allowed_places import AllowedPlaces
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings, OlderClients
@@ -82,11 +81,9 @@ class Service:
         self.log = log
         self.settings = settings or Settings()
         self.security = security or Security()
-        self.places = AllowedPlaces(log.runtime().genesis.tables_root, self.settings.locations)
-        self.reach = Reach(log, self.places, self.security)
-        vending, locations = self.settings.vending, self.settings.locations
-        self.table_places = TablePlaces(log, self.security, locations)
-        self.vendor = Vendor(log, vending, self.security, locations)
+        self.places = TablePlaces(log, self.security, self.settings.locations)
+        self.reach = Reach(self.places)
+        self.vendor = Vendor(self.places, self.settings.vending)
         self.metrics = metrics or Metrics()
         self.attempts: Newest[str, int] = Newest(ATTEMPTS_REMEMBERED_MAX)
         """The last attempt of ids whose tries came through this process: saves asking."""

@@ -64,7 +64,7 @@ def declaration(
     incarnation = service.incarnation(call, number)
     if request.location:
         location = service.location(request.location)
-        service.table_places.check(call.principal, table, location)
+        service.places.check(call.principal, table, location)
     else:
         genesis = service.log.runtime().genesis
         location = catalogue.default_location(genesis, table, incarnation)
@@ -223,7 +223,7 @@ def register_table(service: Service, call: Call) -> dict[str, Any]:
     first = service.first_answer(call)
     if first is None:
         location = service.location(request.location)
-        service.table_places.check(call.principal, table, location)
+        service.places.check(call.principal, table, location)
         operation = catalogue.register_table(
             table,
             location,

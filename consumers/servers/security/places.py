@@ -43,18 +43,14 @@ def folder_name(part: str) -> str:
     return f"{_UNSAFE.sub('_', part)[:_SHOWN_CHARACTERS]}~{digest}"
 
 
-class TablePlaces:
+class TablePlaces(AllowedPlaces):
     """The places of one log's tables, of both formats."""
 
     def __init__(self, log: CommitLog, security: Security, locations: Iterable[str] = ()) -> None:
         """Let who may read a table name its files; `locations` are allowed to everybody."""
+        super().__init__(log.runtime().genesis.tables_root, locations)
         self._log = log
-        self._security = security
-        self._places = AllowedPlaces(log.runtime().genesis.tables_root, locations)
-
-    def is_allowed(self, place: str) -> bool:
-        """Return True if the operator named a prefix of it, besides the tables root."""
-        return self._places.is_allowed(place)
+        self.security = security
 
     def others(self, place: str, table: TableId) -> list[tuple[TableId, str]]:
         """Return the other tables that have files where a place is, and where theirs are."""
@@ -72,19 +68,25 @@ class TablePlaces:
 
         `own` is where the table's files are, or where the log wants it.
         """
-        if not self._security.is_on or any(lies_in(place, one) for one in own):
+        if not self.security.is_on or any(lies_in(place, one) for one in own):
             return
-        if not self._places.holds(place):
+        if not self.holds(place):
             raise PermissionDeniedError(
                 f"{place} is outside of the tables root and of the allowed prefixes, or has no "
                 "clear meaning; have the server's operator add it to allowed_locations"
             )
+        self.check_reading(principal, place, table)
+
+    def check_reading(self, principal: Principal, place: str, table: TableId = ()) -> None:
+        """Refuse a place of files that a principal may not read; `table` is where it asks from."""
+        if not self.security.is_on:
+            return
         others = self.others(place, table)
         for name, _ in others:
-            self._security.check(principal, Access.READ, name)
+            self.security.check(principal, Access.READ, name)
         is_in_table = any(lies_in(place, home) for _, home in others)
         if not (is_in_table or self.is_allowed(place) or self._is_home(table, place)):
-            self._security.check(principal, Access.READ, ())
+            self.security.check(principal, Access.READ, ())
 
     def home(self, table: TableId) -> str:
         """Return where an Iceberg table's files are, empty if there is no such table."""
@@ -94,7 +96,7 @@ class TablePlaces:
 
     def _is_home(self, table: TableId, place: str) -> bool:
         """Return True if a place has the name that the log gives to one of this table's."""
-        path = below(place, self._places.root)
+        path = below(place, self.root)
         if path is None or not table:
             return False
         *spaces, name = table

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
@@ -28,7 +27,6 @@ from commitlog.model.table import TableId
 from commitlog.newest import Newest
 from consumers.runtime.config import ConfigurationError
 from consumers.servers.security.grants import Access, Principal
-from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.scope import SCHEMES, Scope, scope_of
 from consumers.servers.vending.sessions import AssumedRole, GrantSession, assume
@@ -61,18 +59,16 @@ class Vendor:
 
     def __init__(
         self,
-        log: CommitLog,
+        places: TablePlaces,
         settings: Scoped,
-        security: Security,
-        locations: Iterable[str] = (),
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Serve by these settings, to whom the grants let; `locations` are allowed besides."""
-        self.security = security
+        """Serve tables at these places by these settings, to whom the grants let."""
+        self.security = places.security
         self.now = clock
         self._settings = settings
-        self._places = TablePlaces(log, security, locations)
+        self._places = places
         self._lock = threading.Lock()
         self._sessions: Newest[tuple[Scope, Access, str], GrantSession] = Newest(_SESSIONS_KEPT)
         self._reached: Newest[tuple[Principal, Subject], tuple[float, Access | None]]
