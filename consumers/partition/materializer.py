@@ -34,7 +34,7 @@ from consumers.partition.files.agenda import Agenda
 from consumers.partition.files.events import Event, Filed, Filing
 from consumers.partition.files.failing_store import open_or_fail_later
 from consumers.partition.files.owed import Owed
-from consumers.partition.files.table_files import NewestInLog, TableFiles, files_of, retry_later
+from consumers.partition.files.table_files import NewestInLog, TableFiles, retry_later
 from consumers.partition.files.table_writer import TableWriter
 from consumers.partition.mailbox import Displaced, Outside
 
@@ -119,15 +119,13 @@ class Materializer:
     ) -> None:
         """Take a table as a checkpoint has it, and what it owes of it, before `start`."""
         store = open_or_fail_later(self._open_store, location)
-        files = TableFiles(
-            table, incarnation, location, policy, store=store, state=state, naming_scheme=""
-        )
+        files = TableFiles(table, incarnation, location, policy, state=state, store=store)
         files.written_version = files.reported_version = state.version
         self._by_incarnation[incarnation] = files
         if owed is not None:
             if owed.has_versions:
                 files.written_version = files.reported_version = owed.base
-            files.owed, files.dropped = owed, owed.end is not None
+            files.owed, files.is_live = owed, owed.end is None
             self.writer.deletions.announce([owed.change(ChangeKind.VERSIONS_DELETED)])
             self._owed[incarnation] = owed.sequence
             self._agenda.now[incarnation] = None
@@ -227,8 +225,10 @@ class Materializer:
                 self._agenda.now[change.incarnation] = None
 
     def _files_of(self, change: Change) -> TableFiles:
-        files = self._by_incarnation.get(change.incarnation) or files_of(change, self._open_store)
-        self._by_incarnation[change.incarnation] = files
+        files = self._by_incarnation.get(change.incarnation)
+        if files is None:
+            store = open_or_fail_later(self._open_store, change.location)
+            files = self._by_incarnation[change.incarnation] = TableFiles.begun(change, store=store)
         return files
 
     def _write_all(self) -> None:
@@ -340,7 +340,7 @@ class Materializer:
         files.succeeded(self._clock)
         self._has_failing_news |= files.incarnation in self._failing
         self._failing.discard(files.incarnation)
-        if files.dropped and not files.pending and files.owed is None:
+        if not files.is_live and not files.pending and files.owed is None:
             # What comes under this name again is another table's, or registered again.
             del self._by_incarnation[files.incarnation]
 

@@ -25,19 +25,16 @@ from commitlog.codecs.manifest_file import (
     decode_manifest,
     encode_manifest,
     manifest_name,
-    parse_manifest_name,
     transaction_path,
 )
 from commitlog.core.catalogue.version_deletion import extended, merged
-from commitlog.core.decisions import ENDS, Change, ChangeKind
-from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
-from commitlog.core.tables.creation import empty_state
+from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, Unavailable
-from commitlog.model.table import Policy, TableId, format_table_id
+from commitlog.model.table import Policy, format_table_id
 from consumers.partition.files.events import Event
-from consumers.partition.files.failing_store import open_or_fail_later
 from consumers.partition.files.owed import Owed
+from consumers.partition.files.table_manifests import TableManifests
 from consumers.partition.files.trouble import Trouble
 
 QUARANTINE = "_quarantine"
@@ -59,18 +56,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class TableFiles:
-    """One incarnation of a table as far as its files go."""
+class TableFiles(TableManifests):
+    """One incarnation of a table as far as its files go, which follow its state.
 
-    table: TableId
-    incarnation: str
-    location: str
-    policy: Policy
-    store: ObjectStore
-    state: ManifestState
-    """The newest version that was applied here; its file follows."""
-    naming_scheme: str = "V2"
-    """Empty: as the store's own manifests are named, once it answers."""
+    Where the log doesn't say how its manifests are named, its store does, once it answers.
+    """
+
+    store: ObjectStore = field(kw_only=True)
     written_version: int = 0
     reported_version: int = 0
     """The newest version that was reported as written."""
@@ -93,7 +85,6 @@ class TableFiles:
     """All outcomes before it were heard when the write began: what they change is in `pending`."""
     is_quick: bool = True
     """Whether its last write took next to no time."""
-    dropped: bool = False
     given_up: bool = False
     """Whether a dropped table's manifests are written no more."""
     owed: Owed | None = None
@@ -103,6 +94,13 @@ class TableFiles:
     strangers: list[tuple[int, str]] = field(default_factory=list)
     """Versions written around the log that were in the way and not reported yet, and where they
     are now."""
+
+    def apply(self, change: Change) -> bool:
+        """Take the next change into the state; return True if it makes a version."""
+        is_made = TableManifests.apply(self, change)
+        if is_made and change.kind is ChangeKind.REGISTERED:
+            self.given_up, self.reported_version = False, 0
+        return is_made
 
     def gather(self, count: int, took_seconds: float, now: Callable[[], float]) -> None:
         """Have the next manifest under `latest` wait for more, after one of `count` changes."""
@@ -120,19 +118,6 @@ class TableFiles:
                 name = format_table_id(self.table)
                 self.trouble.over(f"table {name}: its manifests are written again", now())
             self.trouble = None
-
-
-def files_of(change: Change, open_store: Callable[[str], ObjectStore]) -> TableFiles:
-    """Begin with a table's first change."""
-    return TableFiles(
-        table=change.table,
-        incarnation=change.incarnation,
-        location=change.location,
-        policy=change.policy,
-        store=open_or_fail_later(open_store, change.location),
-        state=empty_state(),
-        naming_scheme="V2" if change.kind is ChangeKind.CREATED else "",
-    )
 
 
 def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
@@ -198,7 +183,7 @@ class Deletions:
 
 def delete_versions(files: TableFiles, change: Change) -> None:
     """Remove the manifests of versions that were deleted; their data files are vacuum's."""
-    if not change.deleted or files.dropped:
+    if not change.deleted or not files.is_live:
         return
     for version, path in manifests_in(files.store):
         if is_in(version, change.deleted):
@@ -357,22 +342,6 @@ def _is_migrated(files: TableFiles, version: int) -> bool:
         return False
     before = manifest_name(version - 1, NamingScheme.V1)
     return files.store.size(f"{VERSIONS_DIRECTORY}/{before}") < 0
-
-
-def apply_change(files: TableFiles, change: Change) -> None:
-    """Take the next change to a table into its state."""
-    files.table, files.policy = change.table, change.policy
-    if change.kind in ENDS:
-        files.dropped = True
-    elif change.delta is not None:
-        if change.kind is ChangeKind.REGISTERED:
-            # It may come back after it was deregistered, and be told of once more.
-            files.state, files.dropped, files.given_up = empty_state(), False, False
-            files.reported_version = 0
-        if change.staged_path and not files.state.version:
-            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
-            files.naming_scheme = staged.scheme if staged is not None else files.naming_scheme
-        apply_delta(files.state, change.delta)
 
 
 def retry_later(files: TableFiles, error: Exception, now: float) -> None:

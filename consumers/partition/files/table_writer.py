@@ -15,7 +15,6 @@ from consumers.partition.files.table_files import (
     Deletions,
     NewestInLog,
     TableFiles,
-    apply_change,
     delete_versions,
     write_manifest,
     written_by_others,
@@ -105,7 +104,7 @@ class TableWriter:
             if change.delta is not None:
                 last = change
             if position >= files.applied:
-                apply_change(files, change)
+                files.apply(change)
                 files.applied = position + 1
         if last is not None and not files.given_up:  # also before a drop: `undrop` needs it
             self._write_version(files, last)

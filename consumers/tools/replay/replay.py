@@ -268,7 +268,7 @@ class _Replay:
         for life in lives:
             if life.policy is Policy.LATEST and life.state.version:
                 if not self._options.all_versions:
-                    path = manifest_paths(life.state.version, life.scheme)[0]
+                    path = manifest_paths(life.state.version, life.naming_scheme)[0]
                     self._write(life, path)
                 hint = json.dumps({"version": life.state.version}).encode()
                 self._places.new(life.location).write(HINT, hint)

@@ -237,7 +237,7 @@ class PartitionFiles:
         paths: tuple[str, ...] = (missing.path,)
         is_newest = missing.kind == ProblemKind.MANIFEST and missing.version == life.state.version
         if missing.kind == ProblemKind.MANIFEST:
-            paths = manifest_paths(missing.version, life.scheme)
+            paths = manifest_paths(missing.version, life.naming_scheme)
         while True:
             if missing.path and any(store.size(path) >= 0 for path in paths):
                 return True
@@ -268,7 +268,7 @@ class PartitionFiles:
         """Look at a table's newest version, and for versions that the log doesn't know."""
         name, version = format_table_id(life.table), life.state.version
         if life.policy is Policy.LATEST and not is_noted:
-            paths = manifest_paths(version, life.scheme)
+            paths = manifest_paths(version, life.naming_scheme)
             newest = Missing(
                 kind=ProblemKind.MANIFEST,
                 incarnation=life.incarnation,

@@ -18,31 +18,33 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.tables.creation import empty_state
+from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.model.operations import Operation, RegisterTable
-from commitlog.model.table import Policy, TableId, format_table_id
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.files.table_manifests import TableManifests
 
 
 @dataclass(slots=True)
-class LifeManifests:
-    """One incarnation of a table, as far as its manifests go."""
+class LifeManifests(TableManifests):
+    """One incarnation of a table, with what verification says of its manifests."""
 
-    table: TableId
-    incarnation: str
-    location: str
-    policy: Policy
-    state: ManifestState
-    scheme: str = ""
-    """How its manifests are named; empty: not known from here on."""
     message: bytes = b""
     """The transaction in its newest manifest."""
     first_version: int = 0
     """The first version that the log made or took over; what is older is not the log's."""
-    is_live: bool = True
     deleted: VersionRanges = ()
     """Versions that were deleted, by a transaction; in order, as `without` takes them."""
+
+    def apply(self, change: Change) -> bool:
+        """Take the next change into the state; return True if it makes a version."""
+        self.deleted = merged(self.deleted, change.deleted)
+        is_made = TableManifests.apply(self, change)
+        if is_made:
+            is_back = change.kind is ChangeKind.REGISTERED
+            self.first_version = (not is_back and self.first_version) or change.version
+            self.message = change.message
+        return is_made
 
     def is_shown(self, names: Collection[str] | None) -> bool:
         """Return True if it stands, has a version and is among tables of some names, or of all."""
@@ -74,7 +76,7 @@ class Made:
 
     def paths(self) -> tuple[str, ...]:
         """Return where the file may be, below the location: one path, or one per way of naming."""
-        return manifest_paths(self.change.version, self.life.scheme)
+        return manifest_paths(self.change.version, self.life.naming_scheme)
 
 
 def manifest_paths(version: int, scheme: str) -> tuple[str, ...]:
@@ -94,16 +96,14 @@ class Versions:
         self.lives: dict[str, LifeManifests] = {}
         for table in tables.values():
             if table.manifest is not None:
-                state = table.manifest.copy()
-                life = LifeManifests(
+                self.lives[table.incarnation] = LifeManifests(
                     table=table.table_id,
                     incarnation=table.incarnation,
                     location=table.location,
                     policy=table.policy,
-                    state=state,
+                    state=table.manifest.copy(),
+                    deleted=table.deleted,
                 )
-                life.deleted = table.deleted
-                self.lives[table.incarnation] = life
 
     def take(
         self, changes: tuple[Change, ...], operations: Sequence[Operation], sequence: int
@@ -112,29 +112,19 @@ class Versions:
         for change in changes:
             if change.iceberg is not None:
                 continue
-            life = self._life_of(change)
-            if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
-                life.is_live = False
-            life.deleted = merged(life.deleted, change.deleted)
-            if change.delta is None:
-                continue
+            life = self.lives.get(change.incarnation)
+            if life is None:
+                life = self.lives[change.incarnation] = LifeManifests.begun(change)
             if change.kind is ChangeKind.REGISTERED:
-                # It may come back after it was deregistered.
-                life.state, life.is_live, life.first_version = empty_state(), True, 0
-                life.scheme = _registered_scheme(operations, change.table)
-            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
-            if staged is not None and not life.state.version:
-                life.scheme = staged.scheme
-            apply_delta(life.state, change.delta)
-            life.message = change.message
-            life.first_version = life.first_version or change.version
-            yield Made(life, change, change.delta, sequence)
+                life.naming_scheme = _registered_scheme(operations, change.table)
+            if life.apply(change) and change.delta is not None:
+                yield Made(life, change, change.delta, sequence)
 
     def to_json(self) -> dict[str, Any]:
         """Return what a machine doesn't know of its tables' manifests."""
         return {
             life.incarnation: [
-                life.scheme,
+                life.naming_scheme,
                 life.first_version,
                 base64.b64encode(life.message).decode(),
             ]
@@ -146,24 +136,8 @@ class Versions:
         for incarnation, (scheme, first_version, message) in data.items():
             life = self.lives.get(incarnation)
             if life is not None:
-                life.scheme, life.first_version = scheme, first_version
+                life.naming_scheme, life.first_version = scheme, first_version
                 life.message = base64.b64decode(message)
-
-    def _life_of(self, change: Change) -> LifeManifests:
-        life = self.lives.get(change.incarnation)
-        if life is None:
-            life = LifeManifests(
-                table=change.table,
-                incarnation=change.incarnation,
-                location=change.location,
-                policy=change.policy,
-                state=empty_state(),
-            )
-            if change.kind is ChangeKind.CREATED:
-                life.scheme = "V2"
-            self.lives[change.incarnation] = life
-        life.table, life.policy = change.table, change.policy
-        return life
 
 
 def _registered_scheme(operations: Sequence[Operation], table: TableId) -> str:
