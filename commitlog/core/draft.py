@@ -139,8 +139,8 @@ class View:
         if base_id is None:
             return self.table.location
         assert self.state is not None
-        bases = (header or self.state.header).message.base_paths
-        return next((base.path for base in bases if base.id == base_id), "")
+        base = (header or self.state.header).bases.get(base_id)
+        return base.path if base is not None else ""
 
     def deletion_file(self, path: str, header: ManifestHeader | None = None) -> VectorWanted:
         """Return where a deletion file is: with the table, or at a base as in a shallow clone."""

@@ -55,7 +55,7 @@ def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:
         rows, gone = 0, list[str]()
         for encoded in table.manifest.fragments.values():
             fragment = DataFragment.FromString(encoded)
-            header = table.manifest.header.message
+            header = table.manifest.header
             places = (place_of(table.location, header, *one) for one in files_of(fragment))
             found = [one for one in places if _is_gone(*one)]
             if found:

@@ -25,8 +25,9 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.errors import CommitLogError
-from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection
 from commitlog.model.table import Policy, format_table_id
 from consumers.partition.files.events import in_words
 from consumers.tools.verify.findings import Problem, ProblemKind
@@ -155,7 +156,7 @@ class PartitionFiles:
 
     def _data(self, made: Made) -> Iterator[Problem]:
         """Look for the data, deletion and index files that a version brings."""
-        header = made.life.state.header.message
+        header = made.life.state.header
         for fragment_id, encoded in made.delta.fragments:
             fragment = DataFragment.FromString(encoded)
             for file in data_files(fragment):
@@ -182,7 +183,7 @@ class PartitionFiles:
             yield _problem(ProblemKind.FILE, made, text)
 
     def _deletions(
-        self, made: Made, header: Manifest, fragment_id: int, deletion_file: DeletionFile
+        self, made: Made, header: ManifestHeader, fragment_id: int, deletion_file: DeletionFile
     ) -> Iterator[Problem]:
         name = deletion_file_path(fragment_id, deletion_file)
         location, path = place_of(made.life.location, header, deletion_file, "", name)

@@ -10,13 +10,13 @@ from typing import Any
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.lancepb.table_pb2 import (
     DataFile,
     DataFragment,
     DeletionFile,
     IndexMetadata,
-    Manifest,
 )
 from consumers.tools.verify.versions import LifeManifests, Made
 
@@ -134,12 +134,10 @@ def paths_of(encoded: bytes | None) -> set[str]:
 
 
 def place_of(
-    location: str, header: Manifest, named: InBase, folder: str, path: str
+    location: str, header: ManifestHeader, named: InBase, folder: str, path: str
 ) -> tuple[str, str]:
     """Return the location that a file is relative to, and its path there."""
-    if not named.HasField("base_id"):
-        return location, _inside(folder, path)
-    base = next((b for b in header.base_paths if b.id == named.base_id), None)
+    base = header.bases.get(named.base_id) if named.HasField("base_id") else None
     if base is None:
         return location, _inside(folder, path)
     return base.path, _inside(folder, path) if base.is_dataset_root else path
