@@ -18,7 +18,6 @@ from commitlog.core.manifest.data_files import (
 )
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
-from commitlog.core.schema_check.file_presence import place_of
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 
@@ -102,14 +101,15 @@ def columns_that_stay(
     layouts: dict[tuple[str, str], set[tuple[int, ...]]] = {}
     for file in _files(state.fragments.values()):
         if not wanted.isdisjoint(file.fields):
-            place = place_of(location, state.header, file)
+            place = state.header.place_of(location, file, file.path, "data")
             layouts.setdefault(place, set()).add(tuple(file.fields))
     replaced = {*delta.removed, *(fragment_id for fragment_id, _ in delta.fragments)}
     kept = (encoded for i, encoded in state.fragments.items() if i not in replaced)
     new = (encoded for _, encoded in delta.fragments)
     held: set[int] = set()
     for file in _files(chain(kept, new)):
-        for layout in layouts.get(place_of(location, header, file), ()):
+        place = header.place_of(location, file, file.path, "data")
+        for layout in layouts.get(place, ()):
             pairs = zip(layout, file.fields, strict=False)
             held.update(old for old, now in pairs if old == now)
     return held & wanted

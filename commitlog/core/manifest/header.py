@@ -17,9 +17,17 @@ from commitlog.core.manifest.feature_flags import (
     MANAGED_BLOBS_KEY,
 )
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.lancepb.table_pb2 import BasePath, Manifest
+from commitlog.lancepb.table_pb2 import (
+    BasePath,
+    DataFile,
+    DeletionFile,
+    IndexMetadata,
+    Manifest,
+)
 
 WRITER = "lance"
+InBase = DataFile | DeletionFile | IndexMetadata
+"""What may be at another base than its table."""
 _SCALARS = (
     "version",
     "version_aux_data",
@@ -72,6 +80,18 @@ class ManifestHeader:
     def bases(self) -> Mapping[int, BasePath]:
         """The base paths by id."""
         return {base.id: base for base in self.message.base_paths}
+
+    def place_of(
+        self, location: str, named: InBase, path: str, folder: str = ""
+    ) -> tuple[str, str]:
+        """Return the root of a file, a base or its table's location, and its path there.
+
+        A base that isn't a table has no `folder`.
+        """
+        base = self.bases.get(named.base_id) if named.HasField("base_id") else None
+        if base is not None and not base.is_dataset_root:
+            folder = ""
+        return location if base is None else base.path, f"{folder}/{path}" if folder else path
 
     def by(self, release: str) -> ManifestHeader:
         """Return the same header, written by a release of Lance."""

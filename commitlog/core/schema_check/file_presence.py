@@ -24,7 +24,6 @@ from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.core.schema_check.index_entries import content_problem, files_of
 from commitlog.lancepb.table_pb2 import (
-    DataFile,
     DataFragment,
     FragmentReuseIndexDetails,
     IndexMetadata,
@@ -107,7 +106,7 @@ def check_brought_files(
         for file in data_files(DataFragment.FromString(encoded)):
             if (file.path, file.base_id) in seen:
                 continue
-            place = FileWanted(*place_of(view.table.location, header, file))
+            place = FileWanted(*header.place_of(view.table.location, file, file.path, "data"))
             wanted[place] = file.file_size_bytes
     for (place, size), one in zip(wanted.items(), draft.want_all(wanted), strict=True):
         check_data_file(place, one, size)
@@ -120,15 +119,6 @@ def check_data_file(place: FileWanted, found: Found, size: int) -> None:
         raise _missing("data_file_missing", place)
     if size and size != seen:
         raise _missing("data_file_cut", place, size=seen, expected=size)
-
-
-def place_of(location: str, header: ManifestHeader, file: DataFile) -> tuple[str, str]:
-    """Return a data file's root, of those that the header names or the table's, and its path."""
-    path = f"data/{file.path}"
-    base = header.bases.get(file.base_id) if file.HasField("base_id") else None
-    if base is None:
-        return location, path
-    return base.path, path if base.is_dataset_root else file.path
 
 
 def _deletion_files(before: Mapping[int, bytes], delta: ManifestDelta) -> dict[int, DataFragment]:

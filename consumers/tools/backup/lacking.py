@@ -18,7 +18,7 @@ from commitlog.model.table import format_table_id
 from commitlog.ports import ArchivableLog
 from consumers.tools.backup.cut import RestorePoint
 from consumers.tools.moved_proof import state_at
-from consumers.tools.verify.missing import files_of, place_of
+from consumers.tools.verify.missing import files_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:
         for encoded in table.manifest.fragments.values():
             fragment = DataFragment.FromString(encoded)
             header = table.manifest.header
-            places = (place_of(table.location, header, *one) for one in files_of(fragment))
+            places = (header.place_of(table.location, *one) for one in files_of(fragment))
             found = [one for one in places if _is_gone(*one)]
             if found:
                 rows += fragment.physical_rows - fragment.deletion_file.num_deleted_rows

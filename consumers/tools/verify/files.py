@@ -31,7 +31,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection
 from commitlog.model.table import Policy, format_table_id
 from consumers.partition.files.events import in_words
 from consumers.tools.verify.findings import Problem, ProblemKind
-from consumers.tools.verify.missing import AllMissing, Missing, place_of
+from consumers.tools.verify.missing import AllMissing, Missing
 from consumers.tools.verify.versions import LifeManifests, Made, Versions, manifest_paths
 
 SETTLE_SECONDS = 10.0
@@ -156,18 +156,18 @@ class PartitionFiles:
 
     def _data(self, made: Made) -> Iterator[Problem]:
         """Look for the data, deletion and index files that a version brings."""
-        header = made.life.state.header
+        header, root = made.life.state.header, made.life.location
         for fragment_id, encoded in made.delta.fragments:
             fragment = DataFragment.FromString(encoded)
             for file in data_files(fragment):
-                location, path = place_of(made.life.location, header, file, "data", file.path)
+                location, path = header.place_of(root, file, file.path, "data")
                 yield from self._file(made, location, path, file.file_size_bytes, fragment_id)
             if fragment.HasField("deletion_file"):
                 yield from self._deletions(made, header, fragment_id, fragment.deletion_file)
         for index in IndexSection.FromString(made.delta.index_section or b"").indices:
             folder = f"_indices/{uuid.UUID(bytes=index.uuid.uuid)}"
             for part in index.files:
-                location, path = place_of(made.life.location, header, index, folder, part.path)
+                location, path = header.place_of(root, index, part.path, folder)
                 yield from self._file(made, location, path, part.size_bytes)
 
     def _file(
@@ -186,7 +186,7 @@ class PartitionFiles:
         self, made: Made, header: ManifestHeader, fragment_id: int, deletion_file: DeletionFile
     ) -> Iterator[Problem]:
         name = deletion_file_path(fragment_id, deletion_file)
-        location, path = place_of(made.life.location, header, deletion_file, "", name)
+        location, path = header.place_of(made.life.location, deletion_file, name)
         if not self._is_new(location, path):
             return
         try:

@@ -10,18 +10,10 @@ from typing import Any
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
-from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.header import InBase
 from commitlog.core.tables.lance_tables import VersionRanges
-from commitlog.lancepb.table_pb2 import (
-    DataFile,
-    DataFragment,
-    DeletionFile,
-    IndexMetadata,
-)
+from commitlog.lancepb.table_pb2 import DataFragment
 from consumers.tools.verify.versions import LifeManifests, Made
-
-InBase = DataFile | DeletionFile | IndexMetadata
-"""What may name another place than its table's as the one where its files are."""
 
 
 @dataclass(slots=True)
@@ -107,22 +99,22 @@ class AllMissing:
 
 
 def files_of(fragment: DataFragment) -> Iterator[tuple[InBase, str, str]]:
-    """Yield what names each data and deletion file of a fragment, its folder, and its path there.
+    """Yield what names each data and deletion file of a fragment, its path, and the folder of that.
 
     Without a folder, the path has it: a base keeps the files of some folders only.
     """
     for file in data_files(fragment):
-        yield file, "data", file.path
+        yield file, file.path, "data"
     if fragment.HasField("deletion_file"):
         deleted = fragment.deletion_file
-        yield deleted, "", deletion_file_path(fragment.id, deleted)
+        yield deleted, deletion_file_path(fragment.id, deleted), ""
 
 
 def own_files(fragment: DataFragment) -> set[str]:
     """Return the files of a fragment that are in its table's own location, by their paths."""
     return {
         _inside(folder, path)
-        for named, folder, path in files_of(fragment)
+        for named, path, folder in files_of(fragment)
         if not named.HasField("base_id")
     }
 
@@ -130,17 +122,7 @@ def own_files(fragment: DataFragment) -> set[str]:
 def paths_of(encoded: bytes | None) -> set[str]:
     """Return the files that a fragment names, as seen from its table's own location."""
     fragment = DataFragment.FromString(encoded or b"")
-    return {_inside(folder, path) for _, folder, path in files_of(fragment)}
-
-
-def place_of(
-    location: str, header: ManifestHeader, named: InBase, folder: str, path: str
-) -> tuple[str, str]:
-    """Return the location that a file is relative to, and its path there."""
-    base = header.bases.get(named.base_id) if named.HasField("base_id") else None
-    if base is None:
-        return location, _inside(folder, path)
-    return base.path, _inside(folder, path) if base.is_dataset_root else path
+    return {_inside(folder, path) for _, path, folder in files_of(fragment)}
 
 
 def _inside(folder: str, path: str) -> str:
