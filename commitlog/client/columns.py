@@ -90,7 +90,7 @@ class ChangesColumns(KeepsTables):
         is_taken = False
         if isinstance(transforms, dict):
             transforms = {
-                name: whole(sql) if isinstance(sql, str) else sql
+                name: whole(sql, name) if isinstance(sql, str) else sql
                 for name, sql in transforms.items()
             }
 

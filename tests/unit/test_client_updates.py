@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from commitlog import InvalidTransaction
+from commitlog import InvalidRequest, InvalidTransaction
 from tests.service import Service, service
 
 SCHEMA = pa.schema(
@@ -123,3 +123,30 @@ def test_what_a_column_cannot_hold_is_refused(
         shared.client.update("u$t", {column: value}, "id = 1")
     assert shared.client.table("u$t").version == before
     lance.dataset(str(shared.location("u$t"))).to_table()
+
+
+@pytest.mark.parametrize("where", ["id = 99", "id > 99"])
+@pytest.mark.parametrize(
+    ("column", "value"), [("small", "'5'"), ("v", "id"), ("nosuch", "1"), ("x", "nosuch + 1")]
+)
+def test_what_a_column_never_holds_is_refused_if_no_row_matches(
+    shared: Service, column: str, value: str, where: str
+) -> None:
+    before = shared.client.table("u$t").version
+    with pytest.raises(InvalidTransaction, match=column if column != "x" else "nosuch"):
+        shared.client.update("u$t", {column: value}, where)
+    assert shared.client.table("u$t").version == before
+    shared.client.update("u$t", {"small": "small + 1", "day": "'2024-01-02'"}, where)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_empty_sql_is_called_that(shared: Service, blank: str) -> None:
+    client = shared.client
+    with pytest.raises(InvalidRequest, match="the filter is empty. To mean all rows, write true"):
+        client.scan("u$t", blank)
+    with pytest.raises(InvalidTransaction, match="the predicate is empty. To mean all rows"):
+        client.delete("u$t", blank)
+    with pytest.raises(InvalidTransaction, match="the predicate is empty. To mean all rows"):
+        client.update("u$t", {"small": "1"}, blank)
+    with pytest.raises(InvalidTransaction, match="SQL for 'name' is empty. For empty text"):
+        client.update("u$t", {"name": blank}, "id = 1")

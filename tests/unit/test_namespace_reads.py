@@ -152,6 +152,24 @@ def test_all_rows_of_a_version_are_counted_by_its_manifest(
     assert opened, "a large manifest is read by a process"
 
 
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_an_empty_condition_is_a_mistake_and_not_all_rows(world: World, blank: str) -> None:
+    assert world.rows("/v1/table/t/create", numbers(0, 3))[0] == 200
+    asked: dict[str, tuple[str, dict[str, Any]]] = {
+        "count_rows": ("predicate", {}),
+        "query": ("filter", {"k": 5}),
+        "update": ("predicate", {"updates": [["x", "2"]]}),
+        "delete": ("predicate", {}),
+    }
+    for path, (name, others) in asked.items():
+        status, answer = world.post(f"/v1/table/t/{path}", {name: blank, **others})
+        assert (status, answer["code"]) == (400, 13)
+        assert f"{name} is empty; to mean all rows" in answer["error"]
+    status, answer = world.post("/v1/table/t/explain_plan", {"query": {"filter": blank, "k": 1}})
+    assert (status, "filter is empty" in answer["error"]) == (400, True)
+    assert world.post("/v1/table/t/count_rows", {}) == (200, 3)
+
+
 def test_a_path_below_another_one_is_so_without_links_only(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "a" / "b").mkdir(parents=True)

@@ -230,7 +230,7 @@ def scan(
     read: list[str] | dict[str, str] = columns
     if isinstance(columns, dict):
         plain = {f"`{name}`" for name in columns}
-        read = {name: sql if sql in plain else whole(sql) for name, sql in columns.items()}
+        read = {name: sql if sql in plain else whole(sql, name) for name, sql in columns.items()}
     try:
         with files_stay(info.name, dataset.version):
             if search and predicate and not reads_blobs:
@@ -262,8 +262,17 @@ def whole(sql: str, field: str = "predicate") -> str:
     """Return SQL in brackets: Lance would read no further than an expression goes.
 
     A closing line ends a comment, and a semicolon ends what is read anyway. InvalidTransaction for
-    a bracket that would close ours: of `a) OR (b` Lance reads `a`.
+    nothing, and for a bracket that would close ours: of `a) OR (b` Lance reads `a`. `field` is the
+    column that SQL computes, or what the condition is called.
     """
+    if not sql.strip():
+        is_condition = field in ("predicate", "filter")
+        raise InvalidTransaction(
+            f"the {field} is empty" if is_condition else f"the SQL for {field!r} is empty",
+            field=field,
+            value=sql,
+            advice="To mean all rows, write true" if is_condition else "For empty text, write ''",
+        )
     depth = 0
     for part in _BRACKETS.findall(sql):
         depth += {"(": 1, ")": -1}.get(part, 0)

@@ -113,7 +113,8 @@ def _computed(
             continue
         is_set = field.name in values
         chunks, row = [], 0
-        for chunk in found[field.name].chunks:
+        # Also if no row matches: what can't be set is told now, not when one does.
+        for chunk in found[field.name].chunks or [found[field.name].combine_chunks()]:
             if is_set and types.is_temporal(field.type) and types.is_string(chunk.type):
                 chunk = _parsed(chunk, field, table)
             elif is_set and types.is_timestamp(field.type) and types.is_timestamp(chunk.type):

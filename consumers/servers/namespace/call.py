@@ -361,6 +361,13 @@ def one_of(name: str, value: str | None, *allowed: str) -> str:
     raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
+def condition(name: str, sql: str | None, *, all_rows: str = "leave it out") -> str | None:
+    """Return which rows are meant; None means all, and what is empty is a mistake."""
+    if sql is not None and not sql.strip():
+        raise InvalidInputError(f"{name} is empty; to mean all rows, {all_rows}")
+    return sql
+
+
 def page(names: list[str], request: Any) -> tuple[list[str], dict[str, str]]:
     """Return the part of sorted names that is asked for, and what the answer says of the next."""
     token, limit = request.page_token, request.limit

@@ -39,7 +39,7 @@ from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
 from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
 from consumers.servers.namespace.branches import is_branch
-from consumers.servers.namespace.call import Call, one_of
+from consumers.servers.namespace.call import Call, condition, one_of
 from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
 from consumers.servers.namespace.native import commit_natively
 from consumers.servers.namespace.remote import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, timeout_of
@@ -261,9 +261,7 @@ def update(service: Service, call: Call) -> dict[str, Any]:
                 f"updates must hold one [column, expression] per column, not {pair}"
             )
         values[pair[0]] = pair[1]
-    where = request.predicate
-    if where is not None and not where.strip():
-        raise InvalidInputError("predicate is empty; to update all rows, leave it out")
+    where = condition("predicate", request.predicate)
     if is_branch(request.branch):
         dataset, found = change_branch(
             service, call, request.branch, lambda dataset: dataset.update(values, where)
@@ -276,8 +274,7 @@ def update(service: Service, call: Call) -> dict[str, Any]:
 def delete(service: Service, call: Call) -> dict[str, Any]:
     """Delete the rows for which a predicate holds."""
     request = call.read(DeleteFromTableRequest, {"branch", "predicate"})
-    if not request.predicate.strip():
-        raise InvalidInputError("predicate is empty; to delete all rows, use `true`")
+    condition("predicate", request.predicate, all_rows="use `true`")
     if is_branch(request.branch):
         dataset, found = change_branch(
             service, call, request.branch, lambda dataset: dataset.delete(request.predicate)
@@ -294,7 +291,7 @@ class NeedsRows(BaseException):
 def count_by_manifest(service: Service, call: Call) -> int:
     """Count the rows of a version as its manifest does; raise NeedsRows if that isn't enough."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    if request.predicate or is_branch(request.branch):
+    if condition("predicate", request.predicate) or is_branch(request.branch):
         raise NeedsRows
     info = service.info(call.table)
     version = info.version if request.version is None else request.version
@@ -310,7 +307,7 @@ def count_by_manifest(service: Service, call: Call) -> int:
 def count_rows(service: Service, call: Call) -> int:
     """Count the rows of a version for which a predicate holds."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    predicate = request.predicate or None
+    predicate = condition("predicate", request.predicate)
     return read_from(
         service,
         call,
