@@ -85,20 +85,25 @@ def _expect_no_transaction(log: Log, end_of: EndOf, partition: int) -> None:
 
 def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
     """Refuse a log that cannot be, before anything is made of it."""
+    valid = "0" if partitions == 1 else f"0 to {partitions - 1}"
     for domain, partition in (domains or {}).items():
         if not 0 <= partition < partitions:
             raise InvalidSettings(
-                f"domain {domain!r} is mapped to partition {partition}, but the log has "
-                f"{partitions} partitions. Use 0 to {partitions - 1}"
+                f"domain {domain!r} is mapped to partition {partition}, but the log has"
+                f" {_counted(partitions)}. Use {valid}"
             )
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions > 1 else ''}"
 
 
 def expect_partitions(found: int, asked: int, where: str) -> None:
     """Raise WrongLog if a log has another number of partitions than it is to be made with."""
     if found != asked:
         raise WrongLog(
-            f"{where} has {found} partitions, not {asked}: their number is fixed when a log is"
-            f" made. Use {found} partitions (`commitlog init --partitions {found}` also completes"
+            f"{where} has {_counted(found)}, not {asked}: their number is fixed when a log is"
+            f" made. Use {_counted(found)} (`commitlog init --partitions {found}` also completes"
             " a start that was cut short), or another log name"
         )
 

@@ -35,7 +35,8 @@ _SHELL = Group("Shell", sort_key=5)
 
 
 def _exit_codes() -> str:
-    return "Exit codes: " + "; ".join(f"{int(code)} {MEANING[code]}" for code in ExitCode) + "."
+    codes = "; ".join(f"{int(code)} {MEANING[code]}" for code in ExitCode)
+    return f"Exit codes: {codes}; 143 stopped by SIGTERM (`up` and the other parts: 0)."
 
 
 def _refuse_fractions(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import math
 import os
 import shlex
@@ -21,15 +20,8 @@ from commitlog.adapters.storage_options import use_storage_file
 from commitlog.errors import Unavailable, WrongLog
 from commitlog.protocol import check_log_name
 from consumers.commands import output
-from consumers.runtime.config import (
-    BY_NAME,
-    ENDPOINTS,
-    Config,
-    ConfigurationError,
-    load,
-    parse_kafka_flags,
-    read_endpoints,
-)
+from consumers.runtime.config import BY_NAME, Config, ConfigurationError, load, parse_kafka_flags
+from consumers.runtime.endpoints import ENDPOINTS, noted_roots, read_endpoints
 from consumers.runtime.patience import told_if_slow, waiting_for
 
 if TYPE_CHECKING:
@@ -156,7 +148,7 @@ class Where:
         root = self.load().need_root()
         if not root.exists():
             raise ConfigurationError(f"root {root} does not exist: name the folder of a log")
-        use_named(json.loads(read_endpoints(root).get("roots", "{}")), has_tables=True)
+        use_named(noted_roots(root), has_tables=True)
         return root
 
 
@@ -166,7 +158,7 @@ def _check_root(config: Config) -> None:
         return
     if config.root.exists() and not config.root.is_dir():
         raise ConfigurationError(f"root {config.root} is not a folder: name a folder")
-    kept = read_endpoints(config.root).get("log", config.log)
+    kept = read_endpoints(config.root).get("log") or config.log
     if kept != config.log:
         raise WrongLog(
             f"{config.root} is the root of log {kept!r}, not of {config.log!r}, which"

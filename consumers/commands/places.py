@@ -13,7 +13,8 @@ from commitlog.adapters.places import TABLES
 from commitlog.errors import TransactionRejected
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
-from consumers.runtime.config import Config, ConfigurationError, read_endpoints, write_endpoints
+from consumers.runtime.config import Config, ConfigurationError
+from consumers.runtime.endpoints import read_endpoints, write_endpoints
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog

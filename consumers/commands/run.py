@@ -36,13 +36,8 @@ from consumers.commands.options import (
     setting,
 )
 from consumers.runtime import roots
-from consumers.runtime.config import (
-    PORT_MAX,
-    Config,
-    ConfigurationError,
-    read_endpoints,
-    write_endpoints,
-)
+from consumers.runtime.config import PORT_MAX, Config, ConfigurationError
+from consumers.runtime.endpoints import read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady, left_by_signals, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]

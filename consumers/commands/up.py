@@ -29,13 +29,8 @@ from consumers.commands.exit_codes import in_one_line
 from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.checkpoints.table_places import check_all, find_roots
 from consumers.runtime import roots
-from consumers.runtime.config import (
-    KAFKA_PREFIX,
-    PREFIX,
-    Config,
-    unknown_variables,
-    write_endpoints,
-)
+from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, unknown_variables
+from consumers.runtime.endpoints import write_endpoints
 from consumers.runtime.forking import CAN_FORK, Template
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import (

@@ -12,7 +12,6 @@ them is ever printed but their names.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -24,13 +23,11 @@ from commitlog.adapters.kafka_file import read_kafka_file
 from commitlog.adapters.places import is_misspelt_uri
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.errors import CommitLogError, InvalidSettings, UnsupportedFormat
+from consumers.runtime.endpoints import ENDPOINTS, is_damaged, read_endpoints
 
 PREFIX = "COMMITLOG_"
 KAFKA_PREFIX = "COMMITLOG_KAFKA__"
 FILE = "commitlog.toml"
-ENDPOINTS = "endpoints.json"
-"""In a root: how to reach the log that `commitlog up` runs there, or ran there last."""
-
 PORT_MAX = 65_535
 NUMBER_MAX = 2**31 - 1
 ROW_MEMORY_MIN = 512
@@ -162,7 +159,14 @@ class Config:
         )
 
     def _what_root_says(self) -> str:
-        return f"no broker has run on {self.root} yet" if self.root else "no root either"
+        if self.root is None:
+            return "no root either"
+        if is_damaged(self.root):
+            return (
+                f"{self.root}/{ENDPOINTS}, where it would be noted, is damaged (`commitlog up`"
+                " or `commitlog broker` writes it anew at its start)"
+            )
+        return f"no broker has run on {self.root} yet"
 
     def need_tables_root(self) -> str:
         """Return where new tables are put, as the log records it."""
@@ -272,22 +276,6 @@ def parse_kafka_flags(pairs: tuple[str, ...]) -> dict[str, str]:
             raise ConfigurationError("--kafka takes KEY=VALUE, for example sasl.mechanism=PLAIN")
         settings[name.strip()] = value
     return settings
-
-
-def read_endpoints(root: Path) -> dict[str, str]:
-    """Return what `commitlog up` left in a root, empty if nothing; OSError if it can't be read."""
-    try:
-        left = json.loads((root / ENDPOINTS).read_text())
-        return {str(name): str(value) for name, value in left.items()}
-    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
-        return {}
-
-
-def write_endpoints(root: Path, endpoints: Mapping[str, str]) -> None:
-    """Leave in a root how to reach what runs there."""
-    replacement = root / f"{ENDPOINTS}.new"
-    replacement.write_text(json.dumps(dict(endpoints), indent=2) + "\n")
-    replacement.replace(root / ENDPOINTS)
 
 
 def _read_file(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, Mapping[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -28,7 +27,8 @@ from consumers.broker.java import find_java
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.checkpoints.table_places import check_tables, find_roots
 from consumers.runtime.certificate import Tls, validity_of
-from consumers.runtime.config import Config, read_endpoints, unknown_variables
+from consumers.runtime.config import Config, unknown_variables
+from consumers.runtime.endpoints import noted_roots
 from consumers.runtime.patience import told_if_slow, waiting_for
 from consumers.runtime.places import check_own_place, has_transactions, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
@@ -182,7 +182,8 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         else:
             yield Check("log", Level.FAIL, str(error), "")
         return
-    yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {partitions} partition(s)")
+    parts = f"{partitions} partition{'s' if partitions > 1 else ''}"
+    yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {parts}")
 
     yield finding(
         "topics",
@@ -242,7 +243,7 @@ def _places(log: KafkaLog, config: Config) -> Check | str:
 def _noted_places(root: Path, config: Config) -> str:
     """See, without the log, whether a root is where its logs say; what they noted there tells."""
     own = config.need_tables_root()
-    use_named(json.loads(read_endpoints(root).get("roots", "{}")), has_tables=True)
+    use_named(noted_roots(root), has_tables=True)
     noted = noted_logs(own)
     for log_id, recorded in noted:
         check_own_place(recorded, log_id, own, root)

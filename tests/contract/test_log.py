@@ -137,7 +137,7 @@ def test_a_name_that_no_topic_can_have_is_refused(world: World, name: str) -> No
 
 
 def test_other_partitions_or_domains_than_the_logs_are_refused(world: World, log: Log) -> None:
-    with pytest.raises(WrongLog, match="has 1 partitions, not 2"):
+    with pytest.raises(WrongLog, match="has 1 partition, not 2"):
         world.connect().create(partitions=2)
     with pytest.raises(WrongLog, match="maps domains"):
         world.connect().create(domains={"a": 0})

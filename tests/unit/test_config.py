@@ -13,15 +13,13 @@ from commitlog.errors import WrongLog
 from consumers.commands import run
 from consumers.commands.options import Where
 from consumers.runtime.config import (
-    ENDPOINTS,
     SETTINGS,
     ConfigurationError,
     load,
     parse_kafka_flags,
-    read_endpoints,
     unknown_variables,
-    write_endpoints,
 )
+from consumers.runtime.endpoints import ENDPOINTS, noted_roots, read_endpoints, write_endpoints
 
 
 def write(folder: Path, text: str) -> Path:
@@ -195,10 +193,15 @@ def test_a_root_that_is_not_there_has_no_index_to_ask(tmp_path: Path) -> None:
         Where(root=tmp_path / "gone").index_root()
 
 
-@pytest.mark.parametrize("left", ["[]", "null", '"text"', "{", ""])
-def test_what_is_no_note_of_up_is_none(tmp_path: Path, left: str) -> None:
-    (tmp_path / ENDPOINTS).write_text(left)
-    assert read_endpoints(tmp_path) == {}
+@pytest.mark.parametrize(
+    "left", ["[]", "null", '"text"', "{", "", '{"roots": "{x"}', '{"roots": "3"}', "\udcff"]
+)
+def test_what_is_no_note_of_up_is_none_and_told(tmp_path: Path, left: str) -> None:
+    (tmp_path / ENDPOINTS).write_bytes(left.encode(errors="surrogateescape"))
+    assert read_endpoints(tmp_path) == noted_roots(tmp_path) == {}
+    with pytest.raises(ConfigurationError, match=f"{ENDPOINTS}, where it would be noted, is dam"):
+        load({"root": tmp_path}).need_bootstrap_servers()
+    assert Where(root=tmp_path).index_root() == tmp_path
 
 
 def test_a_broker_by_itself_keeps_what_up_left(

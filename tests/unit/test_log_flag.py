@@ -23,7 +23,7 @@ from consumers.commands import http_options, rows, run, up, upkeep
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import patience, roots
-from consumers.runtime.config import read_endpoints, write_endpoints
+from consumers.runtime.endpoints import read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady
 from consumers.tools.backup.saved import Backup
 from consumers.tools.bench.made_log import MadeLog

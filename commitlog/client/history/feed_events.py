@@ -89,8 +89,8 @@ def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
         ) from error
     if found != log_id or len(starts) != partitions:
         raise _ForeignToken(
-            f"the resume token is of log {found!r} with {len(starts)} partitions; this is"
-            f" {log_id!r} with {partitions}",
+            f"the resume token is of log {found!r}, partitions: {len(starts)}; this is {log_id!r},"
+            f" partitions: {partitions}",
             field="from_position",
             value=token[:80],
             advice="Begin anew",
