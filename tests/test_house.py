@@ -118,7 +118,10 @@ ONLY_IN = {
     ),
     "uvicorn": ("consumers/servers/server",),
     "cyclopts": ("consumers/cli.py", "consumers/commands/"),
-    "rich": ("consumers/commands/output.py", "consumers/tools/demo/", "consumers/tools/bench/"),
+    "rich": (
+        *("consumers/commands/columns.py", "consumers/commands/output.py"),
+        *("consumers/tools/demo/", "consumers/tools/bench/"),
+    ),
 }
 
 PURE = ("commitlog/model/", "commitlog/words/", "commitlog/core/")

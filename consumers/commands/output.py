@@ -16,9 +16,12 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from consumers.commands.columns import Column as Column
+from consumers.commands.columns import Row as Row
+from consumers.commands.columns import cut, fitting
 from consumers.runtime.log_lines import is_json
 from consumers.runtime.progress import OnCount, OnProgress, told_now_and_then
 
@@ -26,16 +29,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
     from rich.table import Table
+    from rich.text import Text
 
 logger = logging.getLogger(__name__)
 
-Row = Mapping[str, Any]
-
-_FOLDED_WIDTH = 24
-_NAME_WIDTH = 24
-"""To which a long name is cut before any other column leaves, or a number is cut."""
-_BETWEEN = 3
-"""Cells between two columns of a table; the last one has two beside it."""
 _CHECK_WIDTH = len("leader's clock 0")
 
 STYLES = {
@@ -49,27 +46,6 @@ STYLES = {
     "fail": "red",
     "void": "dim",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a listing."""
-
-    title: str
-    show: Callable[[Row], object] | str = ""
-    """What it shows of a row, or what that is called there; nothing: as the column."""
-    is_number: bool = False
-    gives_way: bool = False
-    """Whether it is folded where the terminal is narrow."""
-    leaves: int = 0
-    """Where the terminal is too narrow for all, the column with the highest number leaves first; 0
-    stays, and its texts are cut in the middle."""
-    brief: Callable[[Row], object] | None = None
-    """What a terminal shows instead."""
-
-    def of(self, row: Row) -> object:
-        """Return what it shows of a row."""
-        return self.show(row) if callable(self.show) else row[self.show or self.title]
 
 
 def check_reader() -> None:
@@ -271,9 +247,12 @@ def _print_parts(parts: Sequence[Part], console: Console) -> None:
 
 
 def _print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    from rich.text import Text
+
     console = _console()
     table = _table(columns, rows, console)
-    if len(rows) < console.height:
+    height = table.plain.count("\n") if isinstance(table, Text) else len(rows)
+    if height < console.height:
         console.print(table)
         return
     # Colours, and no pager for what fits after all.
@@ -282,7 +261,7 @@ def _print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         console.print(table)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> Table:
+def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> Table | Text:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -291,52 +270,36 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> 
         column.title: [visible(text((column.brief or column.of)(row))) for row in rows]
         for column in columns
     }
-    fitting = _fitting(columns, cells, console.width)
+    shown = fitting(columns, cells, console.width)
+    if shown is None:
+        return _below_each_other(columns, rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in fitting:
+    for column in shown:
         table.add_column(
             column.title,
             justify="right" if column.is_number else "left",
             overflow="fold" if column.gives_way else "ellipsis",
             no_wrap=not column.gives_way,
         )
-    shown = [[_cut(cell, width) for cell in cells[one.title]] for one, width in fitting.items()]
-    for line in zip(*shown, strict=True):
+    lines = [[cut(cell, width) for cell in cells[one.title]] for one, width in shown.items()]
+    for line in zip(*lines, strict=True):
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
     return table
 
 
-def _fitting(
-    columns: Sequence[Column], cells: Mapping[str, Sequence[str]], width: int
-) -> dict[Column, int]:
-    """Return the columns that there is room for, each with the cells that a text may take."""
-    from rich.cells import cell_len
+def _below_each_other(columns: Sequence[Column], rows: Sequence[Row]) -> Text:
+    """Return rows whose cells stand below each other, for a terminal too narrow for a table."""
+    from rich.text import Text
 
-    widths = {one: max(map(cell_len, [one.title, *cells[one.title]])) for one in columns}
-    names = [one for one in columns if not (one.is_number or one.gives_way or one.leaves)]
-    folded = {one: _FOLDED_WIDTH for one in columns if one.gives_way}
-    least = {**folded, **dict.fromkeys(names, _NAME_WIDTH)}
-
-    def room() -> int:
-        taken = (min(widths[one], least.get(one, widths[one])) + _BETWEEN for one in widths)
-        return width + 1 - sum(taken)
-
-    while room() < 0 and (leaving := max(widths, key=lambda one: one.leaves)).leaves:
-        del widths[leaving]
-    # What is left over is for the names, the shortest first.
-    for done, one in enumerate(sorted(names, key=lambda one: widths[one])):
-        least[one] = _NAME_WIDTH + max(0, room()) // (len(names) - done)
-    return {one: least[one] if one in names else sys.maxsize for one in widths}
-
-
-def _cut(value: str, width: int) -> str:
-    """Return a text in so many cells, with an ellipsis in its middle if it is longer."""
-    from rich.cells import cell_len, set_cell_size
-
-    if cell_len(value) <= width or "\n" in value:
-        return value
-    tail = set_cell_size(value[::-1], (width - 1) // 2)[::-1]
-    return f"{set_cell_size(value, width // 2)}…{tail}"
+    width = max(len(one.title) for one in columns)
+    made = Text()
+    for row in rows:
+        for one in columns:
+            if cell := visible(text(one.of(row))):
+                made.append(f"{one.title:<{width}}  ").append(cell + "\n", STYLES.get(cell, ""))
+        made.append("\n")
+    made.right_crop(1)
+    return made
 
 
 def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:

@@ -496,6 +496,33 @@ def test_a_narrow_terminal_shows_who_did_what_and_no_part_of_a_path(
         assert " ".join(line.split()).startswith(wanted)
 
 
+def test_a_terminal_too_narrow_for_a_table_shows_cells_below_each_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("PAGER", "cat")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    columns = (
+        output.Column("fragment", is_number=True),
+        output.Column("made by"),
+        output.Column("changed by"),
+        output.Column("at, UTC", leaves=1),
+    )
+    rows = [
+        {"fragment": number, "made by": "Append by etl", "changed by": changed, "at, UTC": "noon"}
+        for number, changed in ((17, "Update by desk-4"), (18, ""))
+    ]
+    output.print_listing(columns, rows, as_json=False, nothing="none")
+    assert capsys.readouterr().out.splitlines() == [
+        *("fragment    17", "made by     Append by etl"),
+        *("changed by  Update by desk-4", "at, UTC     noon", ""),
+        *("fragment    18", "made by     Append by etl", "at, UTC     noon", ""),
+    ]
+    output.print_listing(columns, rows * 50, as_json=False, nothing="none")
+    assert len(capsys.readouterr().out.splitlines()) == 450
+
+
 def test_an_empty_listing_says_so_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_listing(COLUMNS, [], as_json=False, nothing="no conflicts")
     told = capsys.readouterr()
