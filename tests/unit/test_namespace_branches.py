@@ -6,10 +6,11 @@ import threading
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 
 from commitlog import InvalidRequest
-from tests.namespace_world import World, numbers
+from tests.namespace_world import World, arrow_stream, numbers
 
 BATCH = "/v1/table/batch-commit"
 POSITION = "x-commitlog-sequence"
@@ -106,6 +107,30 @@ def test_a_handle_deletes_no_branch_that_is_a_table_of_the_log(
     opened = world.log.open(table)
     opened.branches.delete("theirs")
     assert set(opened.branches.list()) == {"dev"}
+
+
+def test_an_upload_to_a_branch_is_written_as_it_comes(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read whole first, of whatever size."""
+    assert post(world, table, "branches/create", {"name": "dev"})[0] == 200
+    given: list[object] = []
+    insert = lance.LanceDataset.insert
+
+    def noted(dataset: lance.LanceDataset, data: Any, **options: Any) -> Any:
+        given.append(type(data))
+        return insert(dataset, data, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "insert", noted)
+    path = f"/v1/table/{'$'.join(table)}/insert?branch=dev&mode="
+    for mode in ("append", "overwrite"):
+        status, body = world.rows(path + mode, numbers(50, 53))
+        assert (status, body["num_inserted_rows"]) == (200, 3)
+    stream = arrow_stream(numbers(60, 20_000))
+    status, body = world.rows_raw(path + "append", stream[: len(stream) // 2])
+    assert (status, body["code"]) == (400, 13)
+    assert given == [pa.RecordBatchReader] * 3
+    assert post(world, table, "count_rows", {"branch": "dev"}) == (200, 3)
 
 
 def test_a_branch_takes_each_number_once(world: World, table: list[str]) -> None:

@@ -155,11 +155,10 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
     is_asked = mode == "overwrite" or call.key is not None
     info = service.info(call.table) if is_asked else known_rows(service, call)
     if is_branch(request.branch):
-        rows = call.arrow().read_all()
         dataset, _ = change_branch(
-            service, call, request.branch, lambda dataset: dataset.insert(rows, mode=mode)
+            service, call, request.branch, lambda dataset: dataset.insert(call.arrow(), mode=mode)
         )
-        return {**answered(dataset), "num_inserted_rows": rows.num_rows}
+        return {**answered(dataset), "num_inserted_rows": _counted_again(call)}
     if not info.version and service.first_decision(call) is None:
         outcome, transaction = _first_rows(service, call, info)
         return {
@@ -169,12 +168,16 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
         }
     if mode == "overwrite":
         body = _replaced(service, call)
-        # They may be gigabytes: read once more rather than held, also where nothing was written.
-        assert call.stream is not None
-        call.stream.seek(0)
-        return {**body, "num_inserted_rows": sum(batch.num_rows for batch in call.arrow())}
+        return {**body, "num_inserted_rows": _counted_again(call)}
     outcome, counts = _carried_out(service, call, lambda made: made.append(call.rows()))
     return _told(outcome, num_inserted_rows=counts.get("inserted", 0))
+
+
+def _counted_again(call: Call) -> int:
+    """Count a request's rows. They may be gigabytes: they are read once more rather than held."""
+    assert call.stream is not None
+    call.stream.seek(0)
+    return sum(batch.num_rows for batch in call.arrow())
 
 
 @as_it_is
