@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -56,3 +58,32 @@ def test_a_condition_without_an_end_is_lost(
     endless = "COALESCE(" * 40 + "target.id" + ",1)" * 40 + " > 0"
     with pytest.raises(ConditionLost):
         conditions.fulfilling(TARGET, SOURCE, endless)
+
+
+def test_a_child_at_work_when_the_writer_ends_does_not_stay(
+    conditions: Conditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[Mock] = []
+
+    def ends_meanwhile(work: Any) -> tuple[list[int], None]:
+        conditions.close()
+        return [1], None
+
+    def made() -> Mock:
+        children.append(Mock(**{"ask.side_effect": ends_meanwhile}))
+        return children[-1]
+
+    monkeypatch.setattr(row_conditions, "_Child", made)
+    for count in (1, 2):  # also of one that was started after the end
+        assert conditions.fulfilling(TARGET, SOURCE, "true") == [1]
+        assert [child.end.call_count for child in children] == [1] * count
+
+
+def test_a_child_whose_question_cannot_be_sent_does_not_stay(
+    conditions: Conditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Mock(**{"ask.side_effect": KeyboardInterrupt})
+    monkeypatch.setattr(row_conditions, "_Child", lambda: child)
+    with pytest.raises(KeyboardInterrupt):
+        conditions.fulfilling(TARGET, SOURCE, "true")
+    child.end.assert_called_once_with()

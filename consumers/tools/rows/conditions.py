@@ -37,6 +37,7 @@ class Conditions:
         """Have no child yet."""
         self._free: list[_Child] = []
         self._lock = threading.Lock()
+        self._is_closed = False
         self._end = weakref.finalize(self, _end_all, self._free)
 
     def fulfilling(self, target: pa.Table, source: pa.Table, condition: str) -> list[int]:
@@ -49,21 +50,28 @@ class Conditions:
         child = child or _Child()
         try:
             found, refusal = child.ask((target, source, condition))
-        except (EOFError, OSError) as error:
+        except BaseException as error:
             child.end()
+            if not isinstance(error, EOFError | OSError):
+                raise
             raise ConditionLost(
                 f"the condition {condition[:200]!r} ended the process that evaluated it, or took"
                 f" {SECONDS_MAX:.0f} s"
             ) from error
         with self._lock:
-            self._free.append(child)
+            if not self._is_closed:
+                self._free.append(child)
+                child = None
+        if child is not None:
+            child.end()
         if refusal is not None:
             raise refusal
         return found
 
     def close(self) -> None:
-        """End the children."""
+        """End the children, those at work once they are done."""
         with self._lock:
+            self._is_closed = True
             _end_all(self._free)
 
 

@@ -81,6 +81,7 @@ def apply_on_spark(
                 raise _as_ours(error) from error
         finally:
             query.stop()
+            writer.close()  # a batch that was at work may end later
 
 
 def _as_ours(error: Exception) -> Exception:

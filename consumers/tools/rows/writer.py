@@ -113,12 +113,15 @@ class RowWriter:
         deadline = time.monotonic() + END_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._conditions.close()
+        self.close()
 
     def drain(self, stop: threading.Event) -> None:
         """Apply what waits now in all partitions, and what comes meanwhile."""
         for partition in range(self._log.runtime().partitions):
             self._follow(partition, stop, drains=True)
+
+    def close(self) -> None:
+        """End what `drain` started beside this process."""
         self._conditions.close()
 
     def _follow(self, partition: int, stop: threading.Event, *, drains: bool = False) -> None:
