@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
 import pytest
 
+from commitlog.client.accepted import fresh
+from commitlog.client.accepted.row_reading import Given, read_writes
+from commitlog.client.leader.tables import TableInfo
+from commitlog.client.rows.row_groups import RowsUnusable, Write
 from commitlog.errors import InvalidRequest
 from consumers.tools.rows.writer import RowWriter
 from tests.service import Service, service
@@ -69,6 +74,32 @@ def table_of(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table
 def content(dataset: lance.LanceDataset) -> list[str]:
     found = dataset.scanner(blob_handling="all_binary").to_table().to_pylist()
     return sorted(repr(sorted(row.items())) for row in found)
+
+
+@pytest.mark.slow
+def test_writes_that_are_too_large_together_are_read_in_parts(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, parts = running.client, []
+
+    def at_most_two(info: TableInfo, given: Sequence[Given]) -> list[Write | RowsUnusable]:
+        if len(given) > 2:
+            raise MemoryError("the rows are too many bytes once they are decompressed")
+        parts.append(len(given))
+        return read_writes(info, given)
+
+    for mode, rows in WRITES:
+        ticket = client.write_rows(
+            T, table_of(rows), mode=mode, on=None if mode == "append" else "id"
+        )
+        ticket.result(60, "accepted")
+    whole = content(client.open(T, fresh=True))
+    monkeypatch.setattr(fresh, "read_writes", at_most_two)
+    assert content(client.open(T, fresh=True)) == whole
+    assert parts == [2, 1, 2]
+    monkeypatch.setattr(fresh, "read_writes", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        client.open(T, fresh=True)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -187,21 +187,34 @@ def _view(
     return view
 
 
-def _groups(info: TableInfo, writes: Sequence[AcceptedWrite]) -> list[list[Write]]:
-    """Return the writes that can be applied, in groups of one key each."""
-    groups: list[list[Write]] = []
-    key: tuple[str, ...] = ()
+def _groups(info: TableInfo, writes: Sequence[AcceptedWrite]) -> Iterator[list[Write]]:
+    """Yield the writes that can be applied, in groups of one key each.
+
+    If they are too large together, the first half of them comes first, and so on.
+    """
     given = [Given(one.operation, one.payload, one.is_stale) for one in writes]
-    for write in read_writes(info, given):
+    try:
+        read = read_writes(info, given)
+    except MemoryError:
+        if len(writes) == 1:
+            raise
+        half = len(writes) // 2
+        yield from _groups(info, writes[:half])
+        yield from _groups(info, writes[half:])
+        return
+    group: list[Write] = []
+    key: tuple[str, ...] = ()
+    for write in read:
         if isinstance(write, RowsUnusable):
             continue  # a row writer refuses it by record
         own = write.operation.on
-        if not groups or (own and key and own != key):
-            groups.append([])
-            key = ()
+        if own and key and own != key:
+            yield group
+            group, key = [], ()
         key = key or own
-        groups[-1].append(write)
-    return groups
+        group.append(write)
+    if group:
+        yield group
 
 
 _tails: weakref.WeakKeyDictionary[Runtime, dict[int, Tail]] = weakref.WeakKeyDictionary()
