@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,10 @@ def test_an_empty_filter_is_refused(connections: tuple[Any, Any], name: str) -> 
         branch = table.branches.create("b")
         for one in (table, branch):
             asked: tuple[Callable[[], object], ...] = (
-                lambda one=one: one.update(where="", values={"a": "y"}),
-                lambda one=one: one.delete(""),
-                lambda one=one: one.count_rows(""),
-                lambda one=one: one.search().where("").to_arrow(),
+                partial(one.update, where="", values={"a": "y"}),
+                partial(one.delete, ""),
+                partial(one.count_rows, ""),
+                one.search().where("").to_arrow,
             )
             for ask in asked:
                 with pytest.raises(Exception, match="parsing statement|is empty"):

@@ -17,7 +17,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.maintenance_policy import MaintenancePolicy
 from commitlog.model.operations import CreateNamespace
-from consumers.runtime.config import write_endpoints
+from consumers.runtime.endpoints import write_endpoints
 from consumers.servers.namespace.routes import routes
 from consumers.servers.page.routes import page_routes
 from consumers.servers.page.sql import SqlService

@@ -16,7 +16,7 @@ from consumers import cli
 from consumers.commands import options
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import patience
-from consumers.runtime.config import write_endpoints
+from consumers.runtime.endpoints import write_endpoints
 from consumers.tools import doctor, move
 
 

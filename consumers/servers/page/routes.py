@@ -30,7 +30,7 @@ from commitlog.errors import Unavailable, UnsupportedFormat
 from commitlog.model.digits import SEQUENCE_DIGITS_MAX, whole_number
 from commitlog.model.limits import INT64_MAX
 from consumers.history import Ask
-from consumers.runtime.config import read_endpoints
+from consumers.runtime.endpoints import read_endpoints
 from consumers.servers.page import contention, contents, questions, snapshots
 from consumers.servers.page.snapshots import Asking, Snapshots
 from consumers.servers.security.budgets import once_each
