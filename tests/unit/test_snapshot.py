@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import lance
@@ -208,3 +208,28 @@ def test_files_that_are_gone_are_no_version(shop: Service, head: int, tmp_path: 
 )
 def test_a_time_is_the_millisecond_that_it_was_written_for(text: str, milliseconds: int) -> None:
     assert milliseconds_of(datetime.fromisoformat(text)) == milliseconds
+
+
+def test_current_versions_are_held_without_reading_the_log(
+    shop: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader's lease costs the same however long the log is."""
+    client = shop.client
+    for table in ("held", "held_too"):
+        client.create_table(table, SCHEMA)
+    newest = client.append("held", rows(1)).version
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the log is read")
+
+    monkeypatch.setattr("commitlog.client.history.folds.PartitionFeed.read_to", read)
+    client.hold("lease", "held", lasting=timedelta(hours=1))
+    client.hold("report", ["held", "held_too"], "now")
+    properties = client.table("held").properties
+    assert properties["commitlog.hold.report"] == str(newest)
+    assert properties["commitlog.hold.lease"].startswith(f"{newest} until ")
+    assert client.table("held_too").properties["commitlog.hold.report"] == "1"
+    with pytest.raises(NoSuchTable, match="no table lost"):
+        client.hold("report", ["held", "lost"])
+    with pytest.raises(NoSuchTable, match="is an Iceberg table"):
+        client.hold("report", [list(ICE), "held"])

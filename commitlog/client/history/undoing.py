@@ -20,7 +20,7 @@ from commitlog.adapters.storage import store_for
 from commitlog.client.commits.catalogue import commit
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.client.history.feed_events import Selection, Start
-from commitlog.client.history.positions import When
+from commitlog.client.history.positions import NOW, When
 from commitlog.client.leader.tickets import seconds_until
 from commitlog.client.rows.host import Host, Pairs, TableName
 from commitlog.client.rows.opening import materialize
@@ -233,17 +233,14 @@ class UndoesChanges(Host):
         from commitlog.core.catalogue.version_deletion import HOLD
         from commitlog.core.tables.lance_tables import is_in
 
-        then: Snapshot = self.snapshot(position, timeout=timeout)
+        held = self._versions(_ids(tables), position, timeout)
         until = ""
         if lasting is not None:
             now_ms = self.runtime().leader_time_ms(_ids(tables)[0])
             until = f" until {now_ms + round(lasting.total_seconds() * 1000)}"
-        held = {}
-        for table_id in _ids(tables):
-            version = then.table(table_id).version
+        for table, version in held.items():
             if not version:
-                raise NoSuchVersion(f"{format_table_id(table_id)} has no version to hold")
-            held[table_id] = version
+                raise NoSuchVersion(f"{format_table_id(table)} has no version to hold")
         operations: list[Operation] = [
             AlterProperties(
                 table, upserts=((HOLD + name, f"{version}{'-' if onwards else ''}{until}"),)
@@ -259,6 +256,18 @@ class UndoesChanges(Host):
                     f"version {version} of {format_table_id(table)} was deleted; hold a newer one"
                 )
         return outcome
+
+    def _versions(
+        self, tables: Sequence[TableId], position: When, timeout: float
+    ) -> dict[TableId, int]:
+        """Return the versions of tables at a position; 0 for one without versions."""
+        if position is not None and position != NOW:
+            then: Snapshot = self.snapshot(position, timeout=timeout)
+            return {one: then.table(one).version for one in tables}
+        # Not by a snapshot: a client makes its first one from the whole log. A list is of one
+        # moment.
+        listed = {one.table_id: one.version for one in (self.tables() if tables[1:] else ())}
+        return {one: listed.get(one) or self.describe(one, fresh=True).version for one in tables}
 
     def release(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome | None:
         """Release the hold of this name; return None if there is none."""
