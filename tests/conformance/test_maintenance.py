@@ -361,6 +361,20 @@ def test_versions_expire_by_policy(tmp_path: Path) -> None:
         assert kinds(Maintenance(made.client)) == []
 
 
+def test_the_guard_is_set_though_the_version_that_was_listed_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy table goes on while it is compacted."""
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties=properties_of({"retain_versions": 2}))
+        listed = made.client.tables()
+        for number in range(5):
+            made.client.append(T, rows(number))
+        monkeypatch.setattr(CommitLog, "tables", lambda _: listed)
+        assert kinds(Maintenance(made.client)) == ["expire"]
+        assert opened(made).tags.list()["kept-by-commitlog"]["version"] == 5
+
+
 def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = {
         "small_fragments": 4, "keep_manifests": 3, "retain_versions": 9, "unindexed_share": 0.001

@@ -253,6 +253,9 @@ class Maintenance:
             raise Unavailable("its files can't be written; the committer's log says why")
         due = self._acts.due(info, policy) if policy.mode == "on" else ()
         acts = done(due, self._on_act, dry_run=dry_run, results=results)
+        if any(results):
+            # Of a busy table, even what was its newest version may have expired by now.
+            info = self._log.describe(info.table_id, fresh=True)
         if not dry_run and policy.mode == "on":
             opened = self._log.opened
             keep_guard(
