@@ -63,7 +63,7 @@ def maintain(
     interval
         Seconds between two checks.
     removal_interval
-        Seconds between two searches for files to remove; each reads the whole log.
+        Seconds between two searches for files to remove; each lists all files.
     policy
         Default for tables and namespaces without the property, for example expire-days=30.
     spark
