@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -51,6 +52,8 @@ ROWS_STAY = frozenset(
 """Operations that change no row's values."""
 PARTS_PER_TASK, ROWS_PER_TASK = 64, 64 * 1024
 """A small version costs a task less than a task costs Spark."""
+TAKEN_MAX, SCANNED_FOR_ONE = 1_000, 64
+"""So many rows are looked up by their addresses, if a scan would read 64 times as many."""
 
 
 @dataclass(frozen=True)
@@ -236,13 +239,16 @@ def _read(part: VersionChanges, wanted: list[str]) -> Iterator[pa.RecordBatch]:
     went, came = _moves(old, new, part)
     kept = pa.array([], pa.uint64())
     if part.stable_row_ids:
-        kept = _values(went.filter(pc.is_in(went[ROW_ID], value_set=_values(came, ROW_ID))), ROW_ID)
-    for dataset, fragments, rows, kinds in (
+        gone, new_ids = went[0], _values(came[0], ROW_ID)
+        kept = _values(gone.filter(pc.is_in(gone[ROW_ID], value_set=new_ids)), ROW_ID)
+    for dataset, fragments, (rows, there), kinds in (
         (old, (*part.removed, *part.thinned), went, (DELETE, BEFORE)),
         (new, (*part.added, *part.thinned), came, (INSERT, AFTER)),
     ):
         addresses = _values(rows, ROW_ADDRESS)
-        for batch in _scan(dataset, fragments if len(addresses) else (), wanted):
+        is_few = len(addresses) <= min(TAKEN_MAX, there // SCANNED_FOR_ONE)
+        chosen = addresses if is_few else None
+        for batch in _scan(dataset, fragments if len(addresses) else (), wanted, chosen):
             found = batch.filter(pc.is_in(batch.column(ROW_ADDRESS), value_set=addresses))
             yield from _by_kind(found, kept, kinds, part)
     for number in part.patched:
@@ -251,12 +257,13 @@ def _read(part: VersionChanges, wanted: list[str]) -> Iterator[pa.RecordBatch]:
 
 def _moves(
     old: lance.LanceDataset, new: lance.LanceDataset, part: VersionChanges
-) -> tuple[pa.Table, pa.Table]:
-    """Return the addresses and row ids of what went, and of what came."""
+) -> tuple[tuple[pa.Table, int], tuple[pa.Table, int]]:
+    """Return the addresses and row ids of what went, and of what came, out of how many rows."""
     before = _rows(old, (*part.removed, *part.thinned))
     after = _rows(new, (*part.added, *part.thinned))
     went = before.filter(pc.invert(_same_place(before, after)))
-    return went, after.filter(pc.invert(_same_place(after, before)))
+    came = after.filter(pc.invert(_same_place(after, before)))
+    return (went, before.num_rows), (came, after.num_rows)
 
 
 def _rows(dataset: lance.LanceDataset, fragments: tuple[int, ...]) -> pa.Table:
@@ -270,8 +277,9 @@ def _values(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _scan(
-    dataset: lance.LanceDataset, fragments: tuple[int, ...], columns: list[str]
-) -> Iterator[pa.RecordBatch]:
+    dataset: lance.LanceDataset, fragments: tuple[int, ...], columns: list[str],
+    addresses: pa.Array | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     chosen = [found for found in map(dataset.get_fragment, fragments) if found is not None]
     if not chosen:
         return
@@ -280,12 +288,18 @@ def _scan(
     scanner = dataset.scanner(
         columns=scan_columns(present),
         fragments=chosen,
+        filter=None if addresses is None else _at(addresses),
         batch_size_bytes=batch_bytes(dataset),
         with_row_address=True,
         with_row_id=True,
         blob_handling="all_binary",
     )
     yield from scanner.to_batches()
+
+
+def _at(addresses: pa.Array) -> str:
+    """Return a predicate for which Lance looks rows up, instead of reading all."""
+    return f"{ROW_ADDRESS} IN ({', '.join(map(str, addresses.to_pylist()))})"
 
 
 def _by_kind(
@@ -329,8 +343,10 @@ def _patched(
             yield _labelled(batch, kind, part)
 
 
-def _same_place(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(rows[ROW_ADDRESS], value_set=_values(others, ROW_ADDRESS))
+def _same_place(rows: pa.Table, others: pa.Table) -> pa.Array:
+    # Arrow would put all of them into a hash table, which takes several times as long.
+    here, there = (table[ROW_ADDRESS].to_numpy() for table in (rows, others))
+    return pa.array(np.isin(here, there, assume_unique=True))
 
 
 def _labelled(batch: pa.RecordBatch, kind: str, part: VersionChanges) -> pa.RecordBatch:
