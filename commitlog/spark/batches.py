@@ -105,7 +105,9 @@ class Batch:
     def append(self, table: str, frame: DataFrame) -> None:
         """Write a frame's rows; they are in the table once the batch is committed."""
         info = standing(self._log, table)
-        target = target_for(info, table, frame.schema, self._options)
+        target = target_for(
+            info, table, frame.schema, self._options, overwrite=False, has_digest=True
+        )
         files = write_frame(frame, target)
         self._wrote += files.wrote
         self._brings(brought(table, files.rows, files.digest))

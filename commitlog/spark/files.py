@@ -69,6 +69,8 @@ class Target:
     key_field_ids: tuple[int, ...] = ()
     inline_bytes: int = 0
     """Rows of a task up to this size are kept as they are, for the log; above it, in files."""
+    has_digest: bool = False
+    """Whether the transaction notes a digest of the rows, which takes as long as writing them."""
 
     def arrow_schema(self) -> pa.Schema:
         """Return the schema of what is written, field metadata included."""
@@ -94,7 +96,7 @@ class WrittenFiles:
     keys: bytes | None = b""
     """None: too many to name."""
     digest: int = 0
-    """Of the rows; see `adapters.row_digest`."""
+    """Of the rows, if the target has one; see `adapters.row_digest`."""
     inline: tuple[bytes, ...] = ()
     """Rows that are in no fragment, as streams of Arrow."""
     wrote: tuple[Wrote, ...] = ()
@@ -165,7 +167,7 @@ def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
     if not files.inline:
         return files
     rows = files.inline_rows()
-    written = write_files(rows.to_batches(), replace(target, inline_bytes=0))
+    written = write_files(rows.to_batches(), replace(target, inline_bytes=0, has_digest=False))
     rest = replace(files, rows=files.rows - written.rows, digest=0, inline=(), wrote=())
     return replace(joined([rest, written]), digest=files.digest)
 
@@ -178,6 +180,7 @@ def target_of(
     rows_per_file: int,
     bytes_per_file: int,
     inline_bytes: int = 0,
+    has_digest: bool = False,
 ) -> Target:
     """Return what executors need of a table's description (`client.tables.TableInfo`)."""
     key = sorted(info.primary_key, key=lambda name: info.top_level_ids([name]))
@@ -193,6 +196,7 @@ def target_of(
         key=tuple(key),
         key_field_ids=tuple(info.top_level_ids(key)),
         inline_bytes=inline_bytes,
+        has_digest=has_digest,
     )
 
 
@@ -203,14 +207,29 @@ def fields_digest(info: Any) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
-def plan(options: WriteOptions, schema: StructType, connect: Connect, overwrite: bool) -> Target:
+def plan(
+    options: WriteOptions,
+    schema: StructType,
+    connect: Connect,
+    *,
+    overwrite: bool,
+    has_digest: bool,
+) -> Target:
     """Look the table up and check that the query's columns fit it, before any executor starts."""
     info = standing(connect(options.connection), options.table)
-    return target_for(info, options.table, schema, options, overwrite)
+    return target_for(
+        info, options.table, schema, options, overwrite=overwrite, has_digest=has_digest
+    )
 
 
 def target_for(
-    info: Any, table: str, schema: StructType, options: WriteOptions, overwrite: bool = False
+    info: Any,
+    table: str,
+    schema: StructType,
+    options: WriteOptions,
+    *,
+    overwrite: bool,
+    has_digest: bool,
 ) -> Target:
     """Return what executors need to append a query's rows, or to replace all with them.
 
@@ -234,6 +253,7 @@ def target_for(
         rows_per_file=options.rows_per_file,
         bytes_per_file=options.bytes_per_file,
         inline_bytes=ROWS_INLINE_BYTES_MAX if options.by_log and not overwrite else 0,
+        has_digest=has_digest,
     )
 
 
@@ -251,7 +271,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
     schema = target.arrow_schema()
     small, fitted = _few(conformed(batches, schema, target.table), target.inline_bytes)
     if small:
-        digest = sum(rows_digest(batch) for batch in small)
+        digest = sum(map(rows_digest, small if target.has_digest else ()))
         few = sum(batch.num_rows for batch in small)
         stream = arrow_stream(pa.Table.from_batches(small, schema))
         return WrittenFiles(rows=few, digest=joined_digests([digest]), inline=(stream,))
@@ -269,7 +289,7 @@ def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFi
         try:
             while batch is not None:
                 count += batch.num_rows
-                digest += rows_digest(batch)
+                digest += rows_digest(batch) if target.has_digest else 0
                 if target.key and count <= keys_max:
                     keys.update(hashes_of(batch, target.key))
                 yield batch

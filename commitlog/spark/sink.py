@@ -62,7 +62,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.overwrite = overwrite
         self.connect = connect
         self.checkpoint = checkpoint
-        self.target = plan(options, schema, connect, overwrite)
+        self.target = plan(options, schema, connect, overwrite=overwrite, has_digest=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Write one task's rows; runs on an executor."""
@@ -110,7 +110,8 @@ class BatchSink(DataSourceArrowWriter):
         self.options = options
         self.overwrite = overwrite
         self.connect = connect
-        self.target = plan(options, schema, connect, overwrite)
+        is_noted = options.application_sequence is not None
+        self.target = plan(options, schema, connect, overwrite=overwrite, has_digest=is_noted)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Write one task's rows; runs on an executor."""

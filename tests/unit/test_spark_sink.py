@@ -209,6 +209,19 @@ def test_a_batch_whose_tasks_say_nothing_is_not_done(world: Service) -> None:
         stream_sink(world, "query").commit([None, None], 0)
 
 
+def test_rows_that_no_repeat_is_compared_with_have_no_digest(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A digest takes as long as writing the rows."""
+    digested: list[pa.RecordBatch] = []
+    monkeypatch.setattr(files, "rows_digest", lambda rows: digested.append(rows) or 1)
+    told(batch_sink(world), [1])
+    assert digested == []
+    told(batch_sink(world, txnAppId="job", txnVersion="1"), [1])
+    told(stream_sink(world, "query"), [1])
+    assert len(digested) == 2
+
+
 def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
     world: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
