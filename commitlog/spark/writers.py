@@ -32,6 +32,11 @@ _STATIC = (
     " `commitlog.spark.merge`"
 )
 _SOME = "Use `CommitLog.delete` and append, or `commitlog.spark.merge`; .overwrite(lit(True)) works"
+_TRIGGERS = {
+    "continuous": "Spark gives no rows of a continuous stream to a sink in Python, and takes them"
+    " for written",
+    "realTime": "Spark lets no real-time stream write into a sink in Python",
+}
 
 Method = Callable[..., Any]
 
@@ -101,22 +106,23 @@ def _noting(what: str) -> Method:
 
 def _trigger(plain: Method, writer: Any, **given: Any) -> Any:
     made = plain(writer, **given)
-    _noted(writer)["continuous"] = given.get("continuous")
+    _noted(writer).update({kind: given.get(kind) for kind in _TRIGGERS})
     _check_stream(writer)
     return made
 
 
 def _check_stream(writer: Any, table: str = "") -> None:
-    continuous, mode = (_noted(writer).get(what) for what in ("continuous", "outputMode"))
+    noted = _noted(writer)
+    trigger = next((kind for kind in _TRIGGERS if noted.get(kind)), "")
+    mode = noted.get("outputMode")
     is_update = str(mode).lower() == "update"
-    if not (continuous or is_update):
+    if not (trigger or is_update):
         return
     if not (_is_format(writer) or (table and is_ours(writer._spark, table))):
         return
-    if continuous:
+    if trigger:
         raise NotInSql(
-            "Spark gives no rows of a continuous stream to a sink in Python, and takes them for"
-            " written", field="continuous", value=continuous,
+            _TRIGGERS[trigger], field=trigger, value=noted[trigger],
             advice="Use trigger(processingTime=…) or trigger(availableNow=True)",
         )  # fmt: skip
     raise NotInSql(

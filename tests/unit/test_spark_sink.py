@@ -13,15 +13,17 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from commitlog.adapters import tracing
 from commitlog.client.leader import runtime, tickets
 from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.records import Application
-from commitlog.spark import file_commits, files
+from commitlog.spark import file_commits, files, writers
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink, _checkpoint_query_id
+from commitlog.spark.statements import NotInSql
 from tests.service import SCHEMA, Service, ids_of, rows
 
 TABLE = "shop$orders"
@@ -220,6 +222,14 @@ def test_rows_that_no_repeat_is_compared_with_have_no_digest(
     told(batch_sink(world, txnAppId="job", txnVersion="1"), [1])
     told(stream_sink(world, "query"), [1])
     assert len(digested) == 2
+
+
+def test_a_real_time_stream_is_refused_before_spark_advises_what_is_refused_then() -> None:
+    """Spark says to bypass a check, then to use output mode update, which no sink here has."""
+    writer = DataStreamWriter.__new__(DataStreamWriter)
+    writers._noted(writer).update(format="commitlog", outputMode="update")
+    with pytest.raises(NotInSql, match=r"no real-time stream.*processingTime"):
+        writers._trigger(lambda this, **given: this, writer, realTime="5 seconds")
 
 
 def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
