@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from commitlog.adapters.reading import SILENCE_SECONDS, end_of, read_to
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
-from commitlog.core.log.chain import Chain, ChainPlace, chain_at
+from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, InvalidRequest, WrongLog
-from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
+from commitlog.model.records import LeaderStarted, Outcome, Unreadable
 from commitlog.ports import Log
 
 RECORDS_PER_POLL = 2_000
@@ -28,31 +28,11 @@ ANOTHER = (
 
 
 @dataclass(frozen=True)
-class LogPosition:
-    """A place in one partition's outcomes topic, and the chain as it is there."""
-
-    offset: int = 0
-    """Of the next record."""
-    epoch: int = 0
-    sequence: int = 0
-    hash: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return asdict(self)
-
-    def chain(self, genesis: Genesis) -> Chain:
-        """Return the chain as it stands here."""
-        place = ChainPlace(self.sequence, self.offset, self.epoch, bytes.fromhex(self.hash))
-        return chain_at(place, genesis)
-
-
-@dataclass(frozen=True)
 class Stretch:
     """A part of one partition that one task reads."""
 
     partition: int
-    start: LogPosition
+    start: ChainPlace
     end_offset: int
 
 
@@ -65,9 +45,9 @@ def another_sources(offset: object) -> InvalidRequest:
     )  # fmt: skip
 
 
-def beginning(log: Log) -> dict[int, LogPosition]:
+def beginning(log: Log) -> dict[int, ChainPlace]:
     """Return the first position of each partition."""
-    return {partition: LogPosition() for partition in range(log.partitions())}
+    return dict.fromkeys(range(log.partitions()), BEGINNING)
 
 
 def outcomes_end(log: Log, partition: int) -> int:
@@ -78,12 +58,12 @@ def outcomes_end(log: Log, partition: int) -> int:
 def walk(
     log: Log,
     partition: int,
-    start: LogPosition,
+    start: ChainPlace,
     end_offset: int,
     *,
     silence_seconds: float = SILENCE_SECONDS,
     on_leader: Callable[[LeaderStarted], None] = lambda leader: None,
-) -> Iterator[tuple[Outcome | None, LogPosition]]:
+) -> Iterator[tuple[Outcome | None, ChainPlace]]:
     """Yield each record's valid outcome (None: another record) and the position behind it.
 
     `on_leader` is called with each valid start of a leader.
@@ -91,13 +71,13 @@ def walk(
     epoch, or of one that hasn't begun, that does not follow. Raises WrongLog if the log ends before
     the start, and Unavailable if Kafka sends nothing for `silence_seconds`.
     """
-    if end_offset < start.offset:
+    if end_offset < start.outcomes_offset:
         raise WrongLog(
-            f"partition {partition} ends at offset {end_offset}, and was read up to {start.offset}."
-            f" If {ANOTHER}"
+            f"partition {partition} ends at offset {end_offset}, and was read up to"
+            f" {start.outcomes_offset}. If {ANOTHER}"
         )
-    chain = start.chain(log.genesis(partition))
-    outcomes = log.read_outcomes(partition, start.offset)
+    chain = chain_at(start, log.genesis(partition))
+    outcomes = log.read_outcomes(partition, start.outcomes_offset)
     for answered in read_to(
         outcomes, end_offset, silence_seconds=silence_seconds, records_max=RECORDS_PER_POLL
     ):
@@ -112,28 +92,27 @@ def walk(
         valid = record if isinstance(record, Outcome) and not void else None
         if isinstance(record, LeaderStarted) and not void:
             on_leader(record)
-        position = LogPosition(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
-        yield valid, position
+        yield valid, ChainPlace(chain.sequence, answered.offset + 1, chain.epoch, chain.hash)
 
 
 def stretches(
     log: Log,
     partition: int,
-    start: LogPosition,
+    start: ChainPlace,
     end_offset: int,
     *,
     outcomes_max: int,
     silence_seconds: float = SILENCE_SECONDS,
-) -> Iterator[tuple[Stretch, LogPosition]]:
+) -> Iterator[tuple[Stretch, ChainPlace]]:
     """Cut a range into stretches of at most so many outcomes, each with the position behind it."""
     begin, behind, count = start, start, 0
     for outcome, behind in walk(log, partition, start, end_offset, silence_seconds=silence_seconds):
         count += outcome is not None
         if count >= outcomes_max:
-            yield Stretch(partition, begin, behind.offset), behind
+            yield Stretch(partition, begin, behind.outcomes_offset), behind
             begin, count = behind, 0
-    if behind.offset > begin.offset:
-        yield Stretch(partition, begin, behind.offset), behind
+    if behind.outcomes_offset > begin.outcomes_offset:
+        yield Stretch(partition, begin, behind.outcomes_offset), behind
 
 
 def decided_in(
@@ -162,7 +141,7 @@ def decided_in(
                     " If it was given up to an archive, use a command with --root, since Spark"
                     " reads no archive; otherwise run `commitlog verify`"
                 ) from error
-            yield Decided(submitted, outcome, position.offset - 1)
+            yield Decided(submitted, outcome, position.outcomes_offset - 1)
 
 
 def _is_break(record: Any, epoch: int, expected: int) -> bool:

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.shown_values import python_rows
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.ports import Log
@@ -32,7 +33,6 @@ from commitlog.spark.changes import (
 from commitlog.spark.connection import Answer, while_away
 from commitlog.spark.files import Connect
 from commitlog.spark.log_positions import (
-    LogPosition,
     Stretch,
     another_sources,
     beginning,
@@ -55,7 +55,7 @@ from commitlog.spark.pyspark_api import (
 from commitlog.spark.versions import TableVersions
 
 Offset = dict[str, dict[str, Any]]
-"""Per partition, as text, a `LogPosition`."""
+"""Per partition, as text, a place in its chain."""
 
 OUTCOMES_PER_TASK = 20_000
 ALL_CHANGES = pa.schema(
@@ -111,7 +111,7 @@ class _Reading:
         """Ask again while the log is away, for as long as it may be."""
         return while_away(lambda: question(self.log()), time.monotonic() + self.seconds)
 
-    def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
+    def plan(self, partition: int, start: ChainPlace, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
             found = list(self._table_parts(partition, start, end_offset))
             yield from map(TableParts, dealt_out(found))
@@ -128,7 +128,7 @@ class _Reading:
             yield StretchPartition(stretch)
 
     def _table_parts(
-        self, partition: int, start: LogPosition, end_offset: int
+        self, partition: int, start: ChainPlace, end_offset: int
     ) -> Iterator[VersionChanges]:
         client = self.connect(self.options.connection)
         runtime = client.runtime()
@@ -236,7 +236,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = reached
         return reached
 
-    def _walk_on(self, log: Log, positions: dict[int, LogPosition], limit: ReadLimit) -> Offset:
+    def _walk_on(self, log: Log, positions: dict[int, ChainPlace], limit: ReadLimit) -> Offset:
         share = None
         if isinstance(limit, ReadMaxRows):
             # A partition that is always busy keeps no other from being read.
@@ -266,7 +266,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lambda _: [
                 part
                 for number, position in _from_json(start).items()
-                for part in self._reading.plan(number, position, ends[number].offset)
+                for part in self._reading.plan(number, position, ends[number].outcomes_offset)
             ]
         )
 
@@ -293,12 +293,25 @@ def _plain(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _to_json(positions: dict[int, LogPosition]) -> Offset:
-    return {str(number): position.to_json() for number, position in positions.items()}
+def _to_json(positions: dict[int, ChainPlace]) -> Offset:
+    return {
+        str(number): {
+            "offset": place.outcomes_offset,
+            "epoch": place.epoch,
+            "sequence": place.sequence,
+            "hash": place.hash.hex(),
+        }
+        for number, place in positions.items()
+    }
 
 
-def _from_json(offset: Offset) -> dict[int, LogPosition]:
+def _from_json(offset: Offset) -> dict[int, ChainPlace]:
     try:
-        return {int(number): LogPosition(**position) for number, position in sorted(offset.items())}
-    except (AttributeError, TypeError, ValueError):
+        return {
+            int(number): ChainPlace(
+                at["sequence"], at["offset"], at["epoch"], bytes.fromhex(at["hash"])
+            )
+            for number, at in sorted(offset.items())
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise another_sources(offset) from None

@@ -22,12 +22,13 @@ from commitlog.client.accepted.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.core.decisions import BytesWanted, Found, VectorWanted, Wanted
+from commitlog.core.log.chain import BEGINNING
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
 from commitlog.model.records import LeaderStarted, Observation, Outcome
 from commitlog.ports import Log
-from commitlog.spark.log_positions import LogPosition, Stretch, decided_in
+from commitlog.spark.log_positions import Stretch, decided_in
 
 DIFFERENCES_MAX = 20
 PROGRESS_SECONDS = 1.0
@@ -97,7 +98,7 @@ def audit_partition(
     def declared(leader: LeaderStarted) -> None:
         terms[leader.sequence] = leader.state_digest
 
-    whole = Stretch(partition, LogPosition(), end_offset)
+    whole = Stretch(partition, BEGINNING, end_offset)
     told = time.monotonic()
     histories = RowHistories()
     for decided in decided_in(log, whole, on_leader=declared):

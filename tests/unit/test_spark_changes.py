@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from commitlog.core.log.chain import Chain
+from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import CorruptLog, InvalidRequest, InvalidTransaction, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Outcome, Status
@@ -25,7 +25,6 @@ from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_sch
 from commitlog.spark.changes import parts_of
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import (
-    LogPosition,
     beginning,
     decided_in,
     outcomes_end,
@@ -431,27 +430,29 @@ def test_the_log_is_rows_in_batches_that_lose_nothing(world: Service) -> None:
 
 def test_stretches_cut_the_log_and_each_is_checked_again(world: Service) -> None:
     make_history(world, stable=False)
-    cut = list(stretches(world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=2))
+    cut = list(stretches(world.log, 0, BEGINNING, outcomes_end(world.log, 0), outcomes_max=2))
     sequences = [[d.outcome.sequence for d in decided_in(world.log, s)] for s, _ in cut]
     assert [n for found in sequences for n in found] == list(range(1, 1 + sum(map(len, sequences))))
     assert max(map(len, sequences)) == 2
-    forged = replace(cut[1][0], start=replace(cut[1][0].start, hash="00" * 32))
+    forged = replace(cut[1][0], start=replace(cut[1][0].start, hash=bytes(32)))
     with pytest.raises(CorruptLog, match="is broken at sequence 3"):
         list(decided_in(world.log, forged))
     assert list(beginning(world.log)) == [0]
-    assert isinstance(LogPosition().chain(world.log.genesis()), Chain)
 
 
 def test_a_limit_is_shared_by_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, busy for ever, would keep the others from being read."""
     ends = {0: 10**9, 1: 7, 2: 0}
 
-    def walk(log: Any, partition: int, start: LogPosition, end: int, **_: float) -> Any:
-        for offset in range(start.offset, end):
-            yield Outcome(offset + 1, "", 0, Status.COMMITTED), LogPosition(offset + 1)
+    def walk(log: Any, partition: int, start: ChainPlace, end: int, **_: float) -> Any:
+        for offset in range(start.outcomes_offset, end):
+            yield (
+                Outcome(offset + 1, "", 0, Status.COMMITTED),
+                replace(BEGINNING, outcomes_offset=offset + 1),
+            )
 
     monkeypatch.setattr(log_source, "walk", walk)
-    monkeypatch.setattr(log_source, "beginning", lambda log: dict.fromkeys(ends, LogPosition()))
+    monkeypatch.setattr(log_source, "beginning", lambda log: dict.fromkeys(ends, BEGINNING))
     monkeypatch.setattr(log_source, "outcomes_end", lambda log, partition: ends[partition])
     source = LogStream(parse_log({**BASE, "read": "log", "maxRowsPerTrigger": "9"}), MagicMock())
     at, read = source.initialOffset(), []
@@ -466,7 +467,7 @@ def test_a_task_keeps_few_transactions(world: Service, monkeypatch: pytest.Monke
     """A stretch is 20,000 outcomes, whose transactions may have a megabyte of rows each."""
     make_history(world, stable=False)
     [(stretch, _)] = stretches(
-        world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=100
+        world.log, 0, BEGINNING, outcomes_end(world.log, 0), outcomes_max=100
     )
     read = world.log.read_transactions
     positions: list[int] = []
@@ -493,7 +494,7 @@ def test_a_transaction_that_was_given_up_is_no_riddle(
     world: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_history(world, stable=False)
-    cut = list(stretches(world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=2))
+    cut = list(stretches(world.log, 0, BEGINNING, outcomes_end(world.log, 0), outcomes_max=2))
     read = world.log.read_transactions
     # What compaction leaves once the archive has the first transactions.
     later = lambda partition, offset, **more: read(partition, max(offset, 3), **more)  # noqa: E731
