@@ -18,7 +18,6 @@ from commitlog.core.decisions import (
     Layer,
     ListDeltaWanted,
     ListsWanted,
-    Refused,
 )
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.manifests import (
@@ -30,7 +29,7 @@ from commitlog.core.iceberg.manifests import (
     write_deltas,
 )
 from commitlog.core.iceberg.rebase import Plan, Step
-from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.core.tables.lance_tables import path_below
 from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
 from commitlog.model.reasons import Phrase
 from commitlog.model.table import TableId
@@ -153,14 +152,10 @@ class ListRebases:
         ]
 
     def _below(self, location: str) -> str:
-        """Return a file's path below the tables root; empty for any other file."""
-        try:
-            place = normalize_location(location)
-        except Refused:
-            place = ""
-        if not self._root or not place.startswith(f"{self._root}/"):
-            raise _Unfit("iceberg_list_outside_root", path=location)
-        return place.removeprefix(f"{self._root}/")
+        """Return a file's path below the tables root."""
+        if path := path_below(location, self._root):
+            return path
+        raise _Unfit("iceberg_list_outside_root", path=location)
 
 
 def _appends(plan: Plan) -> bool:

@@ -11,7 +11,7 @@ from commitlog.core.iceberg.domain import IcebergResult
 from commitlog.core.iceberg.metadata_draft import POSITION
 from commitlog.core.iceberg.named_places import named_places
 from commitlog.core.iceberg.requests import registers_read_only
-from commitlog.core.tables.lance_tables import location_parts, normalize_location
+from commitlog.core.tables.lance_tables import location_parts, normalize_location, path_below
 from commitlog.model.limits import (
     ICEBERG_COPIES_ELSEWHERE_SINCE,
     ICEBERG_COPIES_SINCE,
@@ -53,7 +53,7 @@ def check_named(draft: Draft, decided: Sequence[IcebergResult], root: str) -> No
     wanted: dict[PlaceWanted, TableId] = {}
     for result in decided:
         for place in named_places(result):
-            if _is_below(place, root):
+            if path_below(place, root):
                 continue
             if len(place) > _LOCATION_BYTES_MAX:
                 raise _place_refused(result.table, place)
@@ -61,13 +61,6 @@ def check_named(draft: Draft, decided: Sequence[IcebergResult], root: str) -> No
     for (one, table), found in zip(wanted.items(), draft.want_all(wanted), strict=True):
         if found.observation.size < 0:
             raise _place_refused(table, one.path)
-
-
-def _is_below(place: str, root: str) -> bool:
-    try:
-        return bool(root) and normalize_location(place).startswith(f"{root}/")
-    except Refused:
-        return False  # no policy holds it
 
 
 def _place_refused(table: TableId, place: str) -> Refused:

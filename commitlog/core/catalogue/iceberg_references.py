@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from commitlog.core.decisions import BytesWanted, Refused, rejected
+from commitlog.core.decisions import BytesWanted, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import Reference, Registered, read_table, references
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.core.lance.versions import recorded
-from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.core.tables.lance_tables import path_below
 from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX, JSON_VALUES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Code, OperationResult
@@ -90,11 +90,8 @@ def recorded_files(
 
 
 def _below(reference: Reference, table: TableId, root: str) -> str:
-    try:
-        place = normalize_location(reference.location)
-    except Refused:
-        place = ""
-    if not root or not place.startswith(f"{root}/"):
+    path = path_below(reference.location, root)
+    if not path:
         raise rejected(
             Code.LOCATION_NOT_ALLOWED,
             "iceberg_reference_outside_root",
@@ -102,7 +99,7 @@ def _below(reference: Reference, table: TableId, root: str) -> str:
             location=reference.location,
             root=root or "(it has none)",
         )
-    return place.removeprefix(f"{root}/")
+    return path
 
 
 @lru_cache(maxsize=2)

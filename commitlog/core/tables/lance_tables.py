@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from commitlog.core.conflicts.history import History
-from commitlog.core.decisions import Noted, rejected
+from commitlog.core.decisions import Noted, Refused, rejected
 from commitlog.core.log.applications import Applications
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.manifest_state import ManifestState
@@ -133,6 +133,16 @@ def normalize_location(location: str) -> str:
     if scheme.lower() in {"", "file"}:
         return f"/{joined}"
     return f"{scheme.lower()}://{joined}"
+
+
+def path_below(location: str, root: str) -> str:
+    """Return a location's path below a normalized root; empty if it is elsewhere, or unclear."""
+    try:
+        place = normalize_location(location)
+    except Refused:
+        return ""
+    is_below = bool(root) and place.startswith(f"{root}/")
+    return place.removeprefix(f"{root}/") if is_below else ""
 
 
 def location_parts(location: str) -> LocationParts:

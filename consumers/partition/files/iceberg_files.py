@@ -29,7 +29,7 @@ from commitlog.core.decisions import Refused
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.views import read_any
-from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.core.tables.lance_tables import normalize_location, path_below
 from commitlog.errors import CommitLogError
 from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
 
@@ -209,11 +209,7 @@ def _decompressed(data: bytes) -> bytes:
 
 def below(location: str, folder: str) -> str | None:
     """Return a location's path below a folder; None if it is elsewhere."""
-    try:
-        place, start = normalize_location(location), f"{normalize_location(folder)}/"
-    except Exception:  # an ambiguous location lies nowhere
-        return None
-    return place.removeprefix(start) if place.startswith(start) else None
+    return path_below(location, plain_place(folder)) or None
 
 
 def plain_place(location: str) -> str:
