@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import lance
@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("v", pa.list_(pa.float32(), 2)),
         pa.field("name", pa.string(), nullable=False),
         pa.field("j", pa.json_()),
+        pa.field("clock", pa.time64("us")),
     ]
 )
 AT = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -37,6 +38,7 @@ ROW: dict[str, Any] = {
     "v": [1.0, 2.0],
     "name": "a",
     "j": None,
+    "clock": None,
 }
 
 
@@ -75,6 +77,8 @@ def row(shared: Service) -> dict[str, Any]:
             "arrow_cast(1704110400999, 'Timestamp(Millisecond, None)')",
             AT.replace(microsecond=999_000),
         ),
+        ("clock", "'12:30:00.25'", time(12, 30, 0, 250_000)),
+        ("clock", "arrow_cast('12:30', 'LargeUtf8')", time(12, 30)),
         ("v", "[0.1, 3.0]", [pa.scalar(0.1, pa.float32()).as_py(), 3.0]),
         ("v", [4.0, 5.0], [4.0, 5.0]),
         ("v", None, None),
@@ -108,6 +112,7 @@ def test_a_column_is_set_to_what_it_can_hold(
         ("price", 10**8, "100000000"),
         ("day", "'soon'", "column 'day'"),
         ("at", datetime(2024, 1, 1), "2024"),
+        ("clock", "'noon'", "column 'clock'.*such as '12:00:00'"),
         ("v", [1.0], "1 elements"),
         ("v", [1e300, 1.0], "infinite"),
         ("name", None, "may not be null"),

@@ -17,6 +17,7 @@ from lance.fragment import FragmentMetadata
 from pyarrow import types
 
 from commitlog.adapters.row_contract import conform_column
+from commitlog.adapters.row_text import is_text
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.full_storage import names_full_storage
@@ -115,7 +116,7 @@ def _computed(
         chunks, row = [], 0
         # Also if no row matches: what can't be set is told now, not when one does.
         for chunk in found[field.name].chunks or [found[field.name].combine_chunks()]:
-            if is_set and types.is_temporal(field.type) and types.is_string(chunk.type):
+            if is_set and types.is_temporal(field.type) and is_text(chunk.type):
                 chunk = _parsed(chunk, field, table)
             elif is_set and types.is_timestamp(field.type) and types.is_timestamp(chunk.type):
                 chunk = _cut(chunk, field.type)
@@ -151,14 +152,18 @@ def _cut(times: pa.Array, kind: pa.TimestampType) -> pa.Array:
 
 
 def _parsed(text: pa.Array, field: pa.Field, table: str) -> pa.Array:
-    """Read the dates and times that SQL writes as text."""
+    """Read the dates and times that SQL writes as text; Arrow reads times of day with a date."""
     try:
-        return text.cast(field.type)
+        if not types.is_time(field.type):
+            return text.cast(field.type)
+        dated = pc.binary_join_element_wise("1970-01-01T", text.cast(pa.string()), "")
+        return dated.cast(pa.timestamp(field.type.unit)).cast(field.type)
     except pa.ArrowException as error:
+        example = "12:00:00" if types.is_time(field.type) else "2013-07-01T12:00:00"
         raise InvalidTransaction(
             f"column {field.name!r} of {table} is {field.type}: {error}",
             field=field.name,
-            advice="Write it in ISO 8601, such as '2013-07-01T12:00:00'",
+            advice=f"Write it in ISO 8601, such as {example!r}",
         ) from error
 
 
