@@ -216,7 +216,12 @@ def test_rows_that_no_repeat_is_compared_with_have_no_digest(
 ) -> None:
     """A digest takes as long as writing the rows."""
     digested: list[pa.RecordBatch] = []
-    monkeypatch.setattr(files, "rows_digest", lambda rows: digested.append(rows) or 1)
+
+    def digest(rows: pa.RecordBatch) -> int:
+        digested.append(rows)
+        return 1
+
+    monkeypatch.setattr(files, "rows_digest", digest)
     told(batch_sink(world), [1])
     assert digested == []
     told(batch_sink(world, txnAppId="job", txnVersion="1"), [1])
