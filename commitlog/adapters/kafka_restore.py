@@ -96,8 +96,12 @@ class RestoredTopics:
                 is_closed = landed == start and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
                 (closed if is_closed else failures).append(str(error))
                 return
-            if message.offset() != landed:  # type: ignore[attr-defined]
-                failures.append(f"a record landed at {message.offset()}, not at {landed}")  # type: ignore[attr-defined]
+            offset: int = message.offset()  # type: ignore[attr-defined]
+            if offset != landed:
+                failures.append(
+                    f"a record landed at {offset}, not at {landed}, since something else writes"
+                    " there, too: end that, delete the log's topics there, and run this again"
+                )
             landed += 1
 
         sent, deadline = start, time.monotonic() + DELIVERY_SECONDS

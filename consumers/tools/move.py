@@ -18,12 +18,13 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_moved import Event, Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.adapters.reading import record_at
 from commitlog.errors import CommitLogError, CorruptLog, InvalidSettings, Unavailable, WrongLog
-from commitlog.ports import Move
+from commitlog.ports import ArchivableLog, Move
 from consumers.runtime.patience import told_if_slow
 from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.tools.backup.writer import records_of
-from consumers.tools.moved_proof import Side, end_of_topic, prove
+from consumers.tools.moved_proof import ADVICE, Side, end_of_topic, prove
 
 ROUNDS_MAX = 20
 SMALL = 1_000
@@ -82,6 +83,7 @@ def move(
             if not is_back:
                 return Moved(log, servers, prove(source, target, partitions, root, tally))
             topics.reopen()
+        _check_copied(source, target, partitions)
         for _ in range(ROUNDS_MAX):
             if _copy(source, target, topics, partitions, tally) < SMALL:
                 break
@@ -140,24 +142,64 @@ def _act(source: KafkaLog, target: KafkaLog, moved: Moved) -> Move:
     )
 
 
+def _check_copied(source: ArchivableLog, target: ArchivableLog, partitions: int) -> None:
+    """Raise CorruptLog if the newest record of a topic on the new cluster is another on the old.
+
+    So it is if two runs copied at the same time. Otherwise that would show only at the proof, when
+    the old cluster is closed already.
+    """
+    for partition in range(partitions):
+        for is_transactions in (True, False):
+            end = end_of_topic(target, partition, is_transactions)
+            if not 0 < end <= end_of_topic(source, partition, is_transactions):
+                continue
+            here, there = (
+                record_at(
+                    side.read_raw(partition, end - 1, is_transactions=is_transactions), end - 1
+                )
+                for side in (source, target)
+            )
+            # A tombstone fills the place of what compaction had removed.
+            if here and there and here != there and None not in {here.value, there.value}:
+                raise CorruptLog(
+                    f"the new cluster's copy of partition {partition} has another record at offset"
+                    f" {end - 1}: two runs copied at the same time. {ADVICE}, once no other"
+                    " runs"
+                )
+
+
 def _copy(
     source: KafkaLog, target: KafkaLog, topics: RestoredTopics, partitions: int, tally: Tally
 ) -> int:
     """Copy what the new cluster lacks now; return how many records that were."""
     count = 0
-    for partition in range(partitions):
-        for is_transactions in (True, False):
-            start = end_of_topic(target, partition, is_transactions)
-            if start > end_of_topic(source, partition, is_transactions):
-                raise CorruptLog(
-                    f"the new cluster has more of partition {partition} than the old one: it isn't"
-                    " a copy. Delete its topics, and run this again"
-                )
-            records = records_of(source, partition, start, is_transactions=is_transactions)
-            found = tally.of("records copied", records)
-            end = topics.put(partition, found, is_transactions=is_transactions, start=start)
-            count += end - start
+    try:
+        for partition in range(partitions):
+            for is_transactions in (True, False):
+                _expect_unfinished(topics)
+                start = end_of_topic(target, partition, is_transactions)
+                if start > end_of_topic(source, partition, is_transactions):
+                    raise CorruptLog(
+                        f"the new cluster has more of partition {partition} than the old one: it"
+                        f" isn't a copy. {ADVICE}"
+                    )
+                records = records_of(source, partition, start, is_transactions=is_transactions)
+                found = tally.of("records copied", records)
+                end = topics.put(partition, found, is_transactions=is_transactions, start=start)
+                count += end - start
+    except CorruptLog:
+        _expect_unfinished(topics)
+        raise
     return count
+
+
+def _expect_unfinished(topics: RestoredTopics) -> None:
+    """Raise Unavailable if another run has ended the move: the log is in use there."""
+    if topics.is_finished():
+        raise Unavailable(
+            "another run has ended this move, and the log is on the new cluster now: run this again"
+            " to compare both sides"
+        )
 
 
 def _await_closed(source: KafkaLog, partitions: int) -> None:

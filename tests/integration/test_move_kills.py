@@ -11,9 +11,11 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
-from commitlog.errors import LogMoved, TopicSettings
+from commitlog.errors import LogMoved, TopicSettings, Unavailable
 from consumers.broker.embedded import EmbeddedBroker
+from consumers.runtime.progress import Tally
 from consumers.tools import move
 from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_move import killed
@@ -79,6 +81,14 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
             log.genesis()
         with led(there, root) as client:
             client.append("b$t", rows(7))
+            # A run that stood still meanwhile appends nothing, nor advises to delete topics.
+            late = RestoredTopics(ClientSettings(there, {}), LOG, 3, 1, goes_on=True)
+            with (
+                closing(KafkaLog.connect(here, LOG)) as old,
+                closing(KafkaLog.connect(there, LOG)) as new,
+                pytest.raises(Unavailable, match="another run has ended this move"),
+            ):
+                move._copy(old, new, late, 3, Tally(lambda kind, done: None))
         for point in BACK:
             killed(there, here, LOG, root, point)
         again = moved(there, here, root)
