@@ -272,7 +272,9 @@ def test_a_segment_that_ends_before_its_writes_are_applied_is_given_up_later(
         is_proven(world)
 
 
-def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: Service) -> None:
+def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [built, *_] = (world.location(T) / "_indices").iterdir()
     killed = built.with_name(str(uuid.uuid4()))
     shutil.copytree(built, killed)
@@ -290,6 +292,11 @@ def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: S
     again = strftime("%Y-%m-%d %H:%M", gmtime(new + QUIET_SECONDS + 1))
     assert f"run this again after {again}" in left.said
     os.utime(killed / "page_data.lance", (old, old))
+    with monkeypatch.context() as patched:
+        wrong = "this machine's clock is 7,200 s ahead of that of the leader"
+        patched.setattr(carrying, "clock_difference", lambda client: wrong)
+        [left] = [one for one in run(world, "").copies if not one.is_gone]
+    assert (wrong in left.said, killed.exists()) == (True, True)
     assert run(world, "").is_done
     assert not killed.exists()
     assert secrets(world, world.root) == []
