@@ -257,6 +257,7 @@ class RowWriter:
         refused: dict[tuple[int, int], str] = {}
         if refuses:
             refused = {(write.sequence, write.position): _UNUSABLE for write in group}
+        said = ""
         for _ in range(TRIES_MAX):
             if not group:
                 return None
@@ -266,10 +267,12 @@ class RowWriter:
                 outcome = attempt.run()
             except MissingDataFile as error:
                 # The file is this row writer's own, so the rows that were accepted aren't wrong.
+                said = str(error)
                 logger.warning("writes to %s are applied again: %s", info.name, error)
                 continue
             except InvalidTransaction as error:
-                group = _smaller(group, refused, str(error))
+                said = str(error)
+                group = _smaller(group, refused, said)
                 continue
             if outcome.status is Status.COMMITTED:
                 self.applied += len(group)
@@ -277,12 +280,14 @@ class RowWriter:
                 return outcome
             if outcome.code in (Code.ROWS_RANGE, Code.NO_SUCH_TABLE, Code.TABLE_REPLACED):
                 return None
+            said = outcome.message
             if outcome.code is Code.TOO_OLD:
                 time.sleep(PAUSE_SECONDS)  # for as long as this machine's clock is wrong
             elif outcome.status is Status.REJECTED and outcome.code not in _READ_AGAIN:
                 group = _smaller(group, refused, outcome.message)
             info = self._log.describe(waiting.table, fresh=True, readable=True)
-        logger.warning("writes to %s lost %d times in a row", info.name, TRIES_MAX)
+        text = "writes to %s were not applied in %d attempts, and are tried again: %s"
+        logger.warning(text, info.name, TRIES_MAX, said)
         return None
 
     def _group(self, writes: Sequence[AcceptedWrite], shrink: int) -> list[AcceptedWrite]:
