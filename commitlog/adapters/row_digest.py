@@ -130,7 +130,9 @@ def _weighed(items: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> Hash
     filled = lengths > 0
     if items.any():
         place = np.arange(len(items)) - np.repeat(starts, lengths)
-        weighed = items.astype(np.uint64) * (place.astype(np.uint64) * _ODD + _NULL)
+        # Weights that grew evenly would give "131" the sum of "212".
+        weights = _mixed(np.arange(lengths.max(), dtype=np.uint64) * _ODD + _NULL)
+        weighed = items.astype(np.uint64, copy=False) * weights[place]
         hashes[filled] = np.add.reduceat(weighed, starts[filled])
     return hashes
 

@@ -33,7 +33,19 @@ COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=[str(kind) for kind, _ in COLUMNS])
+ALIKE: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.string(), ["131", "212", "050"]),
+    (pa.binary(4), [b"0000", b"1//1"]),
+    (pa.decimal128(38, 0), [Decimal(0x010301), Decimal(0x020102)]),
+    (pa.list_(pa.int64()), [[1, 3, 1], [2, 1, 2]]),
+    (pa.list_(pa.int64()), [[None, 0, 0, None], [0, None, None, 0]]),
+]
+"""Values whose parts and the places of these have the same sums."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [*COLUMNS, *ALIKE], ids=[str(kind) for kind, _ in [*COLUMNS, *ALIKE]]
+)
 def test_every_value_has_a_digest_of_its_own(kind: pa.DataType, values: list[Any]) -> None:
     seen = {rows_digest(pa.record_batch({"c": pa.array([v], kind)})) for v in values}
     assert len(seen) == len(values)

@@ -22,6 +22,7 @@ logger = logging.getLogger("commitlog.repeats")
 
 COUNT_PROPERTY = "commitlog.rows."
 DIGEST = "digest of "
+"""How the names of digests begin: they are compared only if both transactions have them."""
 FIRST_SECONDS = 20.0
 CHUNK_RECORDS = 1000
 
@@ -64,6 +65,11 @@ class Repeat:
         )
         same_counts = self.first is not None and _shown(self.first) == _shown(self.now)
         return f"{said}, and its values differ" if self.is_other and same_counts else said
+
+
+def digest_of(table: str) -> str:
+    """Return the name of a table's digest; an earlier one, computed otherwise, had another name."""
+    return f"{DIGEST}rows for {table}"
 
 
 def noted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
