@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.adapters.differing_values import differing
 from commitlog.adapters.lance_datasets import scan_columns
-from commitlog.adapters.shown_values import python_rows
 from commitlog.client.rows.excerpts import Excerpt, head_of
 from commitlog.client.rows.lost_files import while_files_stay
 from commitlog.core.manifest.encoded_fragments import living_rows
@@ -54,6 +54,7 @@ PARTS_PER_TASK, ROWS_PER_TASK = 64, 64 * 1024
 """A small version costs a task less than a task costs Spark."""
 TAKEN_MAX, SCANNED_FOR_ONE = 1_000, 64
 """So many rows are looked up by their addresses, if a scan would read 64 times as many."""
+COMPARED_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -335,11 +336,15 @@ def _patched(
     )
     in_both = {*before.schema.names}.intersection(after.schema.names)
     shared = [name for name in columns if name in in_both]
-    pairs = zip(python_rows(before.select(shared)), python_rows(after.select(shared)), strict=True)
-    # As they are written: a NaN equals no other, and 0.0 equals -0.0.
-    differs = pa.array([repr(one) != repr(other) for one, other in pairs], pa.bool_())
+    differs = np.zeros(before.num_rows, np.bool_)
+    # All of a column may be more than the 2 GiB that one array can hold.
+    for at in range(0, before.num_rows, COMPARED_ROWS):
+        one, other = (side.slice(at, COMPARED_ROWS) for side in (before, after))
+        found = differs[at : at + COMPARED_ROWS]
+        for name in shared:
+            found |= differing(one[name].combine_chunks(), other[name].combine_chunks())
     for table, kind in ((before, BEFORE), (after, AFTER)):
-        for batch in table.filter(differs).to_batches():
+        for batch in table.filter(pa.array(differs)).to_batches():
             yield _labelled(batch, kind, part)
 
 
