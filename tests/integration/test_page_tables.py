@@ -194,6 +194,16 @@ def test_a_long_name_widens_no_column(visit: Callable[..., Visit], view: str) ->
     assert row.first.evaluate(ends) == head
 
 
+@pytest.mark.parametrize("name", [f"shop$eu${LONG}&v=999", f"{LONG}$nothing"])
+def test_a_long_name_in_a_message_fits_a_phone(visit: Callable[..., Visit], name: str) -> None:
+    window = visit(**SCREENS[NARROW])
+    window.open(f"/?view=table&table={name}", "[role=alert]")
+    wide = "of => of.scrollWidth - of.clientWidth"
+    for part in ("html", ":has(> [role=alert])", "[role=alert]"):
+        assert window.page.locator(part).first.evaluate(wide) == 0
+    window.wrong.clear()  # the 404
+
+
 def test_the_overview_is_of_the_version_in_the_address(visit: Callable[..., Visit]) -> None:
     window = visit()
     window.open(ORDERS, ".tiles .tile")
