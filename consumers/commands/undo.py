@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from commitlog.model.table import format_table_id
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
+from consumers.commands.options import (
+    ABOVE_ZERO,
+    HERE,
+    AsJson,
+    Flag,
+    Where,
+    connect_client,
+    user,
+)
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,6 +27,7 @@ def tag(
     *,
     at: str = "now",
     remove: Flag = False,
+    timeout: Annotated[float, ABOVE_ZERO] = 60.0,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -35,6 +44,8 @@ def tag(
         2026-01-31T12:00:00Z or 1769860800000ms, another tag, or now.
     remove
         Remove the tag.
+    timeout
+        Seconds that it may take. For a time, the log is read: about 10,000 commits a second.
     """
     from commitlog.client.history.positions import sequences_text
 
@@ -42,9 +53,9 @@ def tag(
         raise ConfigurationError("no tag is named: commitlog tag NAME")
     with connect_client(where.load(), user()) as log:
         if name and remove:
-            log.untag(name)
+            log.untag(name, timeout=timeout)
         elif name:
-            log.tag(name, at)
+            log.tag(name, at, timeout=timeout)
         found = log.tags()
     rows = [
         {"name": one, "position": sequences_text(place)}
@@ -64,6 +75,7 @@ def undrop(
     *,
     name: str = "",
     incarnation: str = "",
+    timeout: Annotated[float, ABOVE_ZERO] = 120.0,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -77,13 +89,21 @@ def undrop(
         A new name, if the old one is taken.
     incarnation
         Which one, if several tables had the name (the one dropped last).
+    timeout
+        Seconds that it may take. The log is read: about 10,000 commits a second.
     """
     with connect_client(where.load(), user()) as log:
-        outcome = log.undrop(table, name=name or None, incarnation=incarnation)
+        outcome = log.undrop(table, name=name or None, incarnation=incarnation, timeout=timeout)
     _print(outcome, as_json=as_json)
 
 
-def rollback(*tables: str, to: str, where: Where = HERE, as_json: AsJson = False) -> None:
+def rollback(
+    *tables: str,
+    to: str,
+    timeout: Annotated[float, ABOVE_ZERO] = 120.0,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
     """Roll tables back to their content at a position, in one record.
 
     Works for Lance and Iceberg tables. Nothing is removed: each table gets a new version.
@@ -94,11 +114,13 @@ def rollback(*tables: str, to: str, where: Where = HERE, as_json: AsJson = False
         Names, for example shop$orders (quote the $).
     to
         The position: a sequence, a time as 2026-01-31T12:00:00Z, or a tag of the log.
+    timeout
+        Seconds that it may take. The log is read: about 10,000 commits a second.
     """
     if not tables:
         raise ConfigurationError("no table is given: commitlog rollback TABLE... --to POSITION")
     with connect_client(where.load(), user()) as log:
-        outcome = log.restore(tuple(dict.fromkeys(tables)), to)
+        outcome = log.restore(tuple(dict.fromkeys(tables)), to, timeout=timeout)
     _print(outcome, as_json=as_json)
 
 
