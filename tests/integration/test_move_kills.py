@@ -82,13 +82,13 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         with led(there, root) as client:
             client.append("b$t", rows(7))
             # A run that stood still meanwhile appends nothing, nor advises to delete topics.
-            late = RestoredTopics(ClientSettings(there, {}), LOG, 3, 1, goes_on=True)
+            stood_still = RestoredTopics(ClientSettings(there, {}), LOG, 3, 1, goes_on=True)
             with (
                 closing(KafkaLog.connect(here, LOG)) as old,
                 closing(KafkaLog.connect(there, LOG)) as new,
                 pytest.raises(Unavailable, match="another run has ended this move"),
             ):
-                move._copy(old, new, late, 3, Tally(lambda kind, done: None))
+                move._copy(old, new, stood_still, 3, Tally(lambda kind, done: None))
         for point in BACK:
             killed(there, here, LOG, root, point)
         again = moved(there, here, root)

@@ -1,6 +1,5 @@
 """What do people see: help, errors, listings, exit codes?"""
 
-import contextlib
 import errno
 import io
 import json
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -199,22 +198,6 @@ def test_what_an_operator_changes_is_recorded_in_their_name(
         monkeypatch.setattr(module, "connect_client", connect)
     assert cli.main([*command.split(), "--root", "."]) == ExitCode.UNAVAILABLE
     assert connect.call_args.args[1] == options.user()
-
-
-@pytest.mark.parametrize(
-    "command", ["tag x --at 1", "tag x --remove", "rollback t --to 1", "undrop t"]
-)
-def test_who_undoes_in_a_long_log_can_give_it_time(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What reads the log tells to ask again with a longer timeout."""
-    log = MagicMock()
-    for name in ("tag", "untag", "restore", "undrop"):
-        getattr(log, name).side_effect = errors.Unavailable("time ran out")
-    monkeypatch.setattr(undo, "connect_client", lambda *_: contextlib.nullcontext(log))
-    assert cli.main([*command.split(), "--timeout", "7200"]) == ExitCode.UNAVAILABLE
-    ((_, _, how),) = log.mock_calls
-    assert how["timeout"] == 7200
 
 
 def test_who_misnames_a_table_is_helped() -> None:

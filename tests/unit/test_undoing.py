@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 
-from commitlog.errors import NoSuchTable, NoSuchVersion, TableAlreadyExists
+from commitlog.errors import NoSuchTable, NoSuchVersion, TableAlreadyExists, Unavailable
+from consumers import cli
+from consumers.commands import undo
+from consumers.commands.exit_codes import ExitCode
 from tests.namespace_world import World, numbers
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -193,3 +198,19 @@ def test_a_request_that_is_sent_again_undoes_once(world: World, catalog: Any, sp
     assert json.loads(world.record(first[1]["transaction_id"]).operations[0].updates)  # type: ignore[union-attr]
     for wrong in ({"tables": [], "position": 1}, {"tables": ["t"]}, {**body, "more": 1}):
         assert world.post("/v1/log/restore", wrong)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "command", ["tag x --at 1", "tag x --remove", "rollback t --to 1", "undrop t"]
+)
+def test_who_undoes_in_a_long_log_can_give_it_time(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads the log tells to ask again with a longer timeout."""
+    log = MagicMock()
+    for name in ("tag", "untag", "restore", "undrop"):
+        getattr(log, name).side_effect = Unavailable("time ran out")
+    monkeypatch.setattr(undo, "connect_client", lambda *_: nullcontext(log))
+    assert cli.main([*command.split(), "--timeout", "7200"]) == ExitCode.UNAVAILABLE
+    ((_, _, how),) = log.mock_calls
+    assert how["timeout"] == 7200
