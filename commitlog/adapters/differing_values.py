@@ -53,8 +53,8 @@ def _of_valid(one: pa.Array, other: pa.Array) -> Flags:
     if types.is_floating(kind):
         bits = _BITS[kind.bit_width // 8]
         this, that = (np.asarray(values) for values in (one, other))
-        differs: Flags = this.view(bits) != that.view(bits)
-        return differs & ~(np.isnan(this) & np.isnan(that))
+        differs: Flags = (this.view(bits) != that.view(bits)) & ~(np.isnan(this) & np.isnan(that))
+        return differs
     return np.asarray(pc.not_equal(one, other))
 
 
