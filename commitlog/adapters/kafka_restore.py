@@ -82,8 +82,13 @@ class RestoredTopics:
         """Append records at the offsets that they had; return the offset after the last one.
 
         `start` is the topic's end before.
+
+        Raises:
+            Unavailable: another run has finished the topics, or Kafka doesn't take the records.
+            CorruptLog: a record has landed elsewhere.
         """
         topic = self._names[0] if is_transactions else self._names[1]
+        self.expect_unfinished()
         # Without a limit on what waits, memory would hold the whole log.
         producer = new_producer(self._settings, **{"linger.ms": 5})
         failures: list[str] = []
@@ -118,6 +123,7 @@ class RestoredTopics:
                     time.sleep(0.05)
                     self._send(producer, topic, partition, raw, delivered)
             if failures:
+                self.expect_unfinished()
                 raise CorruptLog(f"{topic} could not be restored: {failures[0]}")
         left = producer.flush(DELIVERY_SECONDS)
         if left or failures:
@@ -157,6 +163,14 @@ class RestoredTopics:
                 if not is_passing(error) or time.monotonic() > deadline:
                     raise self._settings.translate(error, "reading the topics' settings") from error
                 time.sleep(0.05)
+
+    def expect_unfinished(self) -> None:
+        """Raise Unavailable if another run has finished the topics, so that a log uses them."""
+        if self.is_finished():
+            raise Unavailable(
+                f"another run has filled {self._names[0]} and {self._names[1]}, and the log is in"
+                " use there now: nothing is left to do here"
+            )
 
     def finish(self) -> None:
         """Have the topics take the broker's time from now on, as a running log needs it.

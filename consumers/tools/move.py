@@ -173,33 +173,20 @@ def _copy(
 ) -> int:
     """Copy what the new cluster lacks now; return how many records that were."""
     count = 0
-    try:
-        for partition in range(partitions):
-            for is_transactions in (True, False):
-                _expect_unfinished(topics)
-                start = end_of_topic(target, partition, is_transactions)
-                if start > end_of_topic(source, partition, is_transactions):
-                    raise CorruptLog(
-                        f"the new cluster has more of partition {partition} than the old one: it"
-                        f" isn't a copy. {ADVICE}"
-                    )
-                records = records_of(source, partition, start, is_transactions=is_transactions)
-                found = tally.of("records copied", records)
-                end = topics.put(partition, found, is_transactions=is_transactions, start=start)
-                count += end - start
-    except CorruptLog:
-        _expect_unfinished(topics)
-        raise
+    for partition in range(partitions):
+        for is_transactions in (True, False):
+            start = end_of_topic(target, partition, is_transactions)
+            if start > end_of_topic(source, partition, is_transactions):
+                topics.expect_unfinished()
+                raise CorruptLog(
+                    f"the new cluster has more of partition {partition} than the old one: it isn't"
+                    f" a copy. {ADVICE}"
+                )
+            records = records_of(source, partition, start, is_transactions=is_transactions)
+            found = tally.of("records copied", records)
+            end = topics.put(partition, found, is_transactions=is_transactions, start=start)
+            count += end - start
     return count
-
-
-def _expect_unfinished(topics: RestoredTopics) -> None:
-    """Raise Unavailable if another run has ended the move: the log is in use there."""
-    if topics.is_finished():
-        raise Unavailable(
-            "another run has ended this move, and the log is on the new cluster now: run this again"
-            " to compare both sides"
-        )
 
 
 def _await_closed(source: KafkaLog, partitions: int) -> None:

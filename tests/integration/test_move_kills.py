@@ -86,7 +86,7 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
             with (
                 closing(KafkaLog.connect(here, LOG)) as old,
                 closing(KafkaLog.connect(there, LOG)) as new,
-                pytest.raises(Unavailable, match="another run has ended this move"),
+                pytest.raises(Unavailable, match="another run has filled"),
             ):
                 move._copy(old, new, stood_still, 3, Tally(lambda kind, done: None))
         for point in BACK:
