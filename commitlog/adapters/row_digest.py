@@ -76,7 +76,10 @@ def _live(values: pa.Array) -> Hashes:
     if types.is_nested(kind):
         items, lengths = values.flatten(), np.asarray(pc.list_value_length(values)).astype(np.int64)
         if types.is_primitive(items.type) and items.type.bit_width >= 8:
-            width, null = items.type.bit_width // 8, np.asarray(items.is_null())
+            width = items.type.bit_width // 8
+            if not items.null_count:
+                return _of_bytes(_raw(items), lengths * width)
+            null = np.asarray(items.is_null())
             raw = np.where(np.repeat(null, width), np.uint8(0), _raw(items))
             return _of_bytes(raw, lengths * width) + _weighed(null, lengths)
         return _summed(_hashes(items), lengths)
@@ -113,7 +116,7 @@ def _of_bytes(data: Bytes, lengths: np.ndarray[Any, Any]) -> Hashes:
     if not is_long.all():
         short = lengths[~is_long]
         hashes[~is_long] = _summed(data[np.repeat(~is_long, lengths)], short)
-    whole = data.tobytes()
+    whole = memoryview(data)
     for at in np.flatnonzero(is_long):
         hashes[at] = crc32(whole[ends[at] - lengths[at] : ends[at]]) + (int(lengths[at]) << 32)
     return hashes
