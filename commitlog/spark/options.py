@@ -347,7 +347,8 @@ def _time_ms(values: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     try:
-        return milliseconds_of(datetime.fromisoformat(text))
+        # Python takes some milliseconds since 1970 for a date of 1796 and a time, without dashes.
+        return milliseconds_of(datetime.fromisoformat("" if text.isdecimal() else text))
     except ValueError:
         raise _not(
             name, text, "a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"

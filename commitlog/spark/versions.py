@@ -167,16 +167,14 @@ class TableVersions:
         A version's own time is taken, also if this machine's clock is behind.
         """
         found, newer = self._around(time_ms)
-        if time_ms > time.time_ns() // 1_000_000 and newer > self.info.version:
-            # A zone may take a time behind all that a datetime has.
-            shown_ms = min(time_ms, milliseconds_of(datetime.max))
-            moment = datetime.fromtimestamp(shown_ms / 1000, UTC)
-            if not found or self.read(found).time_us // 1000 < time_ms:
-                raise of_the_future(moment.isoformat(), "timestampAsOf")
+        is_to_come = time_ms > time.time_ns() // 1_000_000 and newer > self.info.version
+        if is_to_come and (not found or self.read(found).time_us // 1000 < time_ms):
+            raise of_the_future(_shown(time_ms), "timestampAsOf")
         if not found:
+            first = self.first()
             raise NoSuchVersion(
-                f"{self.info.name} had no version at that time; its oldest is"
-                f" {self.first()}. Ask for a later time"
+                f"{self.info.name} had no version at {_shown(time_ms)}; its oldest is {first}, of"
+                f" {_shown(self.read(first).time_us // 1000)}. Ask for a later time"
             )
         return found
 
@@ -217,3 +215,9 @@ class TableVersions:
         raise NoSuchVersion(
             f"{self.info.name} had no version at position {position}. Ask for a later one"
         )
+
+
+def _shown(time_ms: int) -> str:
+    # A zone may take a time before or behind all that a datetime has.
+    first, last = (milliseconds_of(one) for one in (datetime.min, datetime.max))
+    return datetime.fromtimestamp(max(first, min(time_ms, last)) / 1000, UTC).isoformat()

@@ -155,6 +155,7 @@ def test_a_wrong_write_says_what_to_change(
         ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
         ({"batchRows": str(2**32)}, "batchRows", "whole number up to"),
         ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is 'yesterday', not a time"),
+        ({"timestampAsOf": "1796042700000"}, "timestampAsOf", "not a time"),
         ({"tag": "x", "versionAsOf": "1"}, "tag", "conflicts with versionAsOf"),
         ({"pushFilters": "true"}, "pushfilters", "Did you mean 'filter'"),
         ({"colums": "a"}, "colums", "Did you mean 'columns'"),
