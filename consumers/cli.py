@@ -25,6 +25,8 @@ PARTS = ("broker", "committer", "index", "maintain", "rows", "server", "up")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     try:
         from consumers.commands.app import app
     except ModuleNotFoundError as error:

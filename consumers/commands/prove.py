@@ -159,8 +159,9 @@ def _show(verdict: PartitionFindings) -> None:
     name = f"partition {verdict.partition}"
     last = verdict.first_bad_sequence
     resumed = f", going on at {verdict.resumed_at}" if verdict.resumed_at else ""
+    terms = f"{verdict.terms} term{'s' if verdict.terms != 1 else ''}"
     log = (
-        f"{verdict.outcomes} outcomes in {verdict.terms} terms{resumed}, {verdict.committed} "
+        f"{verdict.outcomes} outcomes in {terms}{resumed}, {verdict.committed} "
         f"committed, {verdict.undecided} undecided, {verdict.voids} void; head {verdict.outcomes}:"
         f"{verdict.head[:16]}"
     )

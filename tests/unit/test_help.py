@@ -34,6 +34,17 @@ def test_help_reads_as_expected(
     assert shown == expected.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
 
 
+@pytest.mark.parametrize("command", [[], ["tables"], ["bench", "rows"]])
+def test_help_may_be_asked_for_as_a_command(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--help"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert cli.main(["help", *command]) == ExitCode.OK
+    assert capsys.readouterr().out == shown
+    assert cli.main(["help", "nonsense"]) == ExitCode.USAGE
+
+
 @pytest.mark.slow
 def test_each_command_shows_examples_that_are_its_own() -> None:
     assert {name for name in app if not name.startswith("-")} - {"bench"} == set(EXAMPLES)
