@@ -197,7 +197,7 @@ class Catalogues(IcebergWorld):
             for name, one in self.fold.tables.items()
             if one.is_iceberg
         } == {name: (one.uuid, one.metadata_location) for name, one in iceberg.items()}
-        assert self.fold.namespaces == {n: dict(p) for n, p in machine.catalogue.namespaces.items()}
+        assert self.fold.namespaces == machine.catalogue.namespaces
         if self.rules.protocol >= INCARNATION_OF_ONE_SINCE:
             for name, table in tables.items():
                 self._compare_life(name, table)
@@ -440,15 +440,13 @@ def test_what_a_record_ends_and_makes_again() -> None:
     world.ask("3", AlterProperties(name, upserts=(("k", "1"),)))
     world.ask("4", DropNamespace(("n",), cascade=True), made(name, "i3"))
     world.ask("5", CreateNamespace(("n",), (("k", "1"),), exist_ok=True))
-    assert world.fold.namespaces == {("n",): {}}
+    assert world.fold.namespaces == {("n",): ()}
     world.ask("6", DeregisterTable(name))
     world.ask("7", made(name, "i4", exist_ok=True))
     world.ask("8", DropNamespace(("n",), cascade=True))
-    assert [one.incarnation for one in world.lives.dropped(format_table_id(name))] == [
-        "i1",
-        "i2",
-        "i4",
-    ]
+    assert [one.incarnation for one in world.lives.dropped("n$t")] == ["i1", "i2", "i4"]
+    world.ask("9", CreateNamespace(("o",), (("k", "2"), ("k", "1"))))
+    assert dict(world.fold.namespaces[("o",)]) == {"k": "2"}
     assert all(outcome.status is Status.COMMITTED for _, outcome in world.log)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from commitlog import words
-from commitlog.core.catalogue.catalogue_state import altered
+from commitlog.core.catalogue.namespaces import altered
 from commitlog.core.catalogue.version_deletion import extended, merged, without
 from commitlog.core.decisions import Found
 from commitlog.core.iceberg.errors import Invalid

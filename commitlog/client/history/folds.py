@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.client.history.feed_events import Selection, Start
 from commitlog.client.leader.runtime import Runtime
+from commitlog.core.catalogue.namespaces import Namespaces, altered
 from commitlog.core.log.chain import BEGINNING
 from commitlog.model.operations import (
     AlterProperties,
-    CreateNamespace,
     CreateTable,
     DeclareTable,
     DropNamespace,
@@ -62,13 +62,13 @@ class Fold:
         """Start from an empty partition."""
         self.place = BEGINNING
         self.tables: dict[TableId, TableAt] = {}
-        self.namespaces: dict[TableId, dict[str, str]] = {}
+        self.namespaces = Namespaces()
 
     def copy(self) -> Fold:
         """Return one that continues by itself."""
         made = Fold()
         made.place, made.tables = self.place, dict(self.tables)
-        made.namespaces = dict(self.namespaces)
+        made.namespaces = Namespaces(self.namespaces)
         return made
 
     def apply(self, outcome: Outcome, submitted: Submitted) -> None:
@@ -77,19 +77,13 @@ class Fold:
             return
         for operation, result in zip(submitted.operations, outcome.results, strict=True):
             self._result(result, outcome.sequence)
+            self.namespaces.apply(operation)
             if isinstance(operation, RenameTable):
                 self._rename(operation)
             elif isinstance(operation, DropNamespace):
                 self._drop_all(operation.namespace, outcome.sequence)
-            elif isinstance(operation, CreateNamespace):
-                is_new = operation.namespace not in self.namespaces
-                self._make(operation.namespace)
-                if is_new:
-                    self.namespaces[operation.namespace] = dict(operation.properties)
             elif isinstance(operation, AlterProperties) and operation.is_namespace:
-                kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
-                gone = frozenset(operation.removals) - dict(operation.upserts).keys()
-                self.namespaces[operation.target] = {k: v for k, v in kept.items() if k not in gone}
+                continue
             elif (known := self.tables.get(target(operation))) is not None:
                 self.tables[target(operation)] = self._altered(known, operation)
 
@@ -99,7 +93,6 @@ class Fold:
         if result.operation in _ENDING:
             self._end(result.table, sequence, is_drop=result.operation == _DROP)
             return
-        self._make(result.table[:-1])
         known = self.tables.get(result.table)
         if known is None or known.incarnation != result.incarnation:
             known = self._begun(format_table_id(result.table), result.incarnation)
@@ -122,8 +115,6 @@ class Fold:
 
     def _altered(self, known: TableAt, operation: Operation) -> TableAt:
         """Return a table with what its results don't tell of an operation."""
-        from commitlog.core.catalogue.catalogue_state import altered
-
         if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
             # Another one may have existed, and that was fine.
             is_its = known.incarnation == operation.incarnation
@@ -139,17 +130,10 @@ class Fold:
         if known is not None:
             name = format_table_id(operation.new_table)
             self.tables[operation.new_table] = replace(known, name=name)
-            self._make(operation.new_table[:-1])
-
-    def _make(self, namespace: TableId) -> None:
-        for depth in range(1, len(namespace) + 1):
-            self.namespaces.setdefault(namespace[:depth], {})
 
     def _drop_all(self, namespace: TableId, sequence: int) -> None:
         for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
             self._end(table, sequence, is_drop=True)
-        for one in [one for one in self.namespaces if one[: len(namespace)] == namespace]:
-            del self.namespaces[one]
 
 
 class Moments:

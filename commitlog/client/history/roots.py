@@ -35,8 +35,8 @@ def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) ->
 
     `known` are the log's properties at a place of its outcomes.
     """
-    from commitlog.core.catalogue.catalogue_state import altered
     from commitlog.core.catalogue.named_roots import named_roots
+    from commitlog.core.catalogue.namespaces import altered
 
     with (
         closing(ValidOutcomes(log, PARTITION, place, patient=PATIENT_SECONDS)) as outcomes,

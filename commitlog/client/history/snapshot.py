@@ -296,6 +296,6 @@ class Reads(AsksSql, NamesPositions):
         for partition, sequence in positions.items():
             fold = self._folds.at(runtime, partition, sequence, deadline)
             tables |= {one.name: one for one in fold.tables.values()}
-            spaces |= fold.namespaces
+            spaces |= {name: dict(found) for name, found in fold.namespaces.items()}
         spaces.pop((), None)  # the log's own properties
         return tables, spaces

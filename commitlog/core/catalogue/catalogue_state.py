@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
-from operator import itemgetter
 
+from commitlog.core.catalogue.namespaces import Namespaces, altered
 from commitlog.core.catalogue.version_deletion import deletion, extended
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
@@ -24,7 +23,6 @@ from commitlog.model.operations import (
     DropNamespace,
     DropTable,
     Operation,
-    Properties,
     RegisterTable,
     RenameTable,
     operation_name,
@@ -33,7 +31,6 @@ from commitlog.model.records import OperationResult, Outcome
 from commitlog.model.table import TableId
 
 TableMaker = CreateTable | DeclareTable | RegisterTable
-_FEW = 16
 DeltaOf = Callable[[OperationResult], ManifestDelta]
 
 
@@ -83,33 +80,6 @@ def change_of(
     )
 
 
-def parents(table: TableId) -> list[TableId]:
-    """Return the namespaces that a table is in, outermost first."""
-    return [table[:length] for length in range(1, len(table))]
-
-
-class _Distinct(tuple[tuple[str, str], ...]):
-    """Properties in order, each key once: a namespace may be made with one key twice."""
-
-    __slots__ = ()
-
-
-def altered(properties: Properties, operation: AlterProperties) -> Properties:
-    """Return properties with an alteration made: a small one copies the others as they are."""
-    upserts = dict(operation.upserts)
-    if not isinstance(properties, _Distinct) or len(operation.removals) + len(upserts) > _FEW:
-        values = dict(properties)
-        for key in operation.removals:
-            values.pop(key, None)
-        return _Distinct(sorted({**values, **upserts}.items()))
-    found = list(properties)
-    for key in (*operation.removals, *upserts):
-        at = bisect_left(found, key, key=itemgetter(0))
-        is_there = at < len(found) and found[at][0] == key
-        found[at : at + is_there] = [(key, upserts[key])] if key in upserts else []
-    return _Distinct(found)
-
-
 class Catalogue:
     """Tables and namespaces that exist, and the only thing that changes which do."""
 
@@ -117,7 +87,7 @@ class Catalogue:
         self.tables = tables
         self.locations = locations
         self.iceberg = iceberg
-        self.namespaces = ByName[Properties]()
+        self.namespaces = Namespaces()
         self.ended_rows: dict[str, int] = {}
         """Of tables that ended with writes of rows pending, through which one they are applied.
 
@@ -150,9 +120,7 @@ class Catalogue:
         if isinstance(operation, DeleteTableVersions):
             return self._delete_versions(operation, outcome.sequence)
         if isinstance(operation, CreateNamespace):
-            if operation.namespace not in self.namespaces:
-                self._add_namespaces(parents(operation.namespace))
-                self.namespaces[operation.namespace] = tuple(sorted(operation.properties))
+            self.namespaces.apply(operation)
             return []
         raise AssertionError(f"{operation_name(operation)} cannot have been committed")
 
@@ -181,12 +149,8 @@ class Catalogue:
         table.changed_at = outcome.sequence
         self.tables[operation.table] = table
         self.locations.take(result.location, Place(operation.table, operation.incarnation, True))
-        self._add_namespaces(parents(operation.table))
+        self.namespaces.apply(operation)
         return [change]
-
-    def _add_namespaces(self, namespaces: list[TableId]) -> None:
-        for namespace in namespaces:
-            self.namespaces.setdefault(namespace, ())
 
     def _end(self, table_id: TableId, rules: Rules, *, is_drop: bool) -> Change:
         table = self.tables.pop(table_id)
@@ -202,8 +166,7 @@ class Catalogue:
         changes = [self._end(table_id, rules, is_drop=True) for table_id in inside]
         for table_id in self.iceberg.tables.below(namespace):
             changes.append(self.iceberg.end(table_id, is_drop=True))
-        for name in self.namespaces.within(namespace):
-            del self.namespaces[name]
+        self.namespaces.apply(operation)
         return changes
 
     def _rename(self, operation: RenameTable, sequence: int) -> list[Change]:
@@ -214,7 +177,7 @@ class Catalogue:
         table.changed_at = sequence
         self.tables[operation.new_table] = table
         self.locations.take(table.location, Place(operation.new_table, table.incarnation, True))
-        self._add_namespaces(parents(operation.new_table))
+        self.namespaces.apply(operation)
         return [change_of(table, ChangeKind.RENAMED)]
 
     def _delete_versions(self, operation: DeleteTableVersions, sequence: int) -> list[Change]:
@@ -227,8 +190,7 @@ class Catalogue:
 
     def _alter(self, operation: AlterProperties, sequence: int) -> list[Change]:
         if operation.is_namespace:
-            known = self.namespaces.get(operation.target, ())
-            self.namespaces[operation.target] = altered(known, operation)
+            self.namespaces.apply(operation)
             return []
         table = self.tables[operation.target]
         table.properties = altered(table.properties, operation)

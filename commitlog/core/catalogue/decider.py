@@ -11,17 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from commitlog.core.catalogue.catalogue_state import (
-    TableMaker,
-    altered,
-    change_of,
-    make_table,
-    parents,
-)
+from commitlog.core.catalogue.catalogue_state import TableMaker, change_of, make_table
 from commitlog.core.catalogue.expired_rows import check_expired
 from commitlog.core.catalogue.iceberg_commits import decide_catalogue as decide_iceberg_catalogue
 from commitlog.core.catalogue.iceberg_commits import decide_change, end_iceberg
 from commitlog.core.catalogue.named_roots import check_roots
+from commitlog.core.catalogue.namespaces import altered, parents
 from commitlog.core.catalogue.version_deletion import decide_delete_versions
 from commitlog.core.decisions import ChangeKind, rejected
 from commitlog.core.draft import Draft, View

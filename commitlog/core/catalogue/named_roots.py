@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from commitlog.core.catalogue.catalogue_state import altered
+from commitlog.core.catalogue.namespaces import altered
 from commitlog.core.decisions import Refused, RootWanted, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.tables.lance_tables import location_parts, normalize_location

@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from commitlog.core.catalogue.catalogue_state import altered, parents
+from commitlog.core.catalogue.namespaces import Namespaces
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import ENDS, Change, ChangeKind, Noted
 from commitlog.core.iceberg.iceberg_table import IcebergTable
@@ -23,15 +23,8 @@ from commitlog.core.tables.lance_tables import Table, VersionRanges, is_in
 from commitlog.errors import NoSuchTable, did_you_mean
 from commitlog.messages import TableDescription
 from commitlog.model.operations import (
-    AlterProperties,
-    CreateNamespace,
-    CreateTable,
-    DeclareTable,
-    DropNamespace,
     LanceCommit,
-    Operation,
     Properties,
-    RegisterTable,
     RenameTable,
 )
 from commitlog.model.records import Outcome, Submitted, is_commit
@@ -121,7 +114,7 @@ class PartitionHeads:
     ) -> None:
         """Start with the heads of a machine that has applied acknowledged outcomes only."""
         self._tables = tables
-        self._namespaces = ByName[Properties](namespaces or {})
+        self._namespaces = Namespaces(namespaces or {})
         self._iceberg, self._views = ByName[IcebergTable](), ByName[IcebergTable]()
         for name, one in (iceberg or {}).items():
             self._of_kind(one)[name] = one
@@ -146,10 +139,18 @@ class PartitionHeads:
             self._apply(change)
 
     def apply_namespaces(self, submitted: Submitted, outcome: Outcome) -> None:
-        """Take what an acknowledged outcome does to namespaces, which have no changes."""
+        """Take what an acknowledged outcome does that its changes don't say.
+
+        That is what it does to namespaces, and the former names of Iceberg tables.
+        """
         for operation in submitted.operations if is_commit(outcome) else ():
-            if not isinstance(operation, LanceCommit):
-                self._apply_namespace(operation)
+            if isinstance(operation, LanceCommit):
+                continue
+            self._namespaces.apply(operation)
+            if isinstance(operation, RenameTable):
+                for tables in (self._iceberg, self._views):
+                    if operation.table in tables:
+                        tables[operation.new_table] = tables.pop(operation.table)
 
     def namespaces(self, within: TableId = ()) -> list[tuple[TableId, Properties]]:
         """Return a namespace and those in it, or all, with their properties, by name."""
@@ -206,27 +207,6 @@ class PartitionHeads:
         known = self._views if is_view else self._iceberg
         names = known.directly_in(namespace, after)
         return [(name, known[name]) for name in islice(names, limit)]
-
-    def _apply_namespace(self, operation: Operation) -> None:
-        known = self._namespaces
-        implied: list[TableId] = []
-        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
-            implied = parents(operation.table)
-        elif isinstance(operation, RenameTable):
-            implied = parents(operation.new_table)
-            for tables in (self._iceberg, self._views):
-                if operation.table in tables:
-                    tables[operation.new_table] = tables.pop(operation.table)
-        elif isinstance(operation, CreateNamespace):
-            implied = parents(operation.namespace)
-            known.setdefault(operation.namespace, tuple(sorted(operation.properties)))
-        elif isinstance(operation, DropNamespace):
-            for namespace in known.within(operation.namespace):
-                del known[namespace]
-        elif isinstance(operation, AlterProperties) and operation.is_namespace:
-            known[operation.target] = altered(known.get(operation.target, ()), operation)
-        for namespace in implied:
-            known.setdefault(namespace, ())
 
     def _apply(self, change: Change) -> None:
         if change.iceberg is not None:
