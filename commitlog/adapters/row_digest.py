@@ -116,7 +116,7 @@ def _of_bytes(data: Bytes, lengths: np.ndarray[Any, Any]) -> Hashes:
     if not is_long.all():
         short = lengths[~is_long]
         hashes[~is_long] = _summed(data[np.repeat(~is_long, lengths)], short)
-    whole = memoryview(data)
+    whole = data.data
     for at in np.flatnonzero(is_long):
         hashes[at] = crc32(whole[ends[at] - lengths[at] : ends[at]]) + (int(lengths[at]) << 32)
     return hashes
