@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.adapters.storage import ObjectStore
+from commitlog.adapters.storage import LocalStore, ObjectStore, sha256_of
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import READ_BYTES_MAX
@@ -34,3 +34,11 @@ def read_at_most(store: ObjectStore, path: str, bytes_max: int = 0) -> bytes:
     if size > most:
         raise TooLarge(size, most)
     return read()
+
+
+def digest_of(store: ObjectStore, path: str) -> str:
+    """Return what `ObjectStore.set_aside` compares of a file; on a disk it may have any size.
+
+    Raises FileNotFoundError.
+    """
+    return store.digest(path) if isinstance(store, LocalStore) else sha256_of(store.read(path))

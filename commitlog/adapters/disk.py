@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import re
@@ -17,6 +18,8 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
+
+from commitlog.model.limits import READ_BYTES_MAX
 
 _lock = threading.Lock()
 _kept_folders: set[str] = set()
@@ -100,6 +103,16 @@ def opened(path: str) -> int:
         return descriptor
     os.close(descriptor)
     raise no_file(path, mode)
+
+
+def digest(path: str) -> str:
+    """Return a file's SHA-256; if it is too large to be read, that of what tells it from others."""
+    with open(opened(path), "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_size <= READ_BYTES_MAX:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    told = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 _marks: dict[str, str] = {}

@@ -213,6 +213,10 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
+    def digest(self, path: str) -> str:
+        """Return what `set_aside` compares of a file, of any size; raise FileNotFoundError."""
+        return disk.digest(self._resolve(path))
+
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
         try:
@@ -287,13 +291,13 @@ class LocalStore:
         No system call compares and renames: what was replaced at the last moment is put back at
         once, and who is killed leaves it at the other path. Raise FileNotFoundError.
         """
-        if sha256_of(self.read(path)) != sha256:
+        if self.digest(path) != sha256:
             return False
         source, target = self._resolve(path), self._resolve(to)
         disk.make_folder(os.path.dirname(target))
         os.rename(source, target)
         try:
-            is_same = sha256_of(Path(target).read_bytes()) == sha256
+            is_same = self.digest(to) == sha256
         except OSError:
             with suppress(OSError):
                 disk.take_free(target, source)

@@ -25,8 +25,8 @@ from commitlog.adapters.storage import ObjectStore, local_path, sha256_of
 MARK = ".quarantined-"
 _OBSTACLES = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR})
 """What a file system says if something has a file's name, or stands where its folder should be."""
-_UNREADABLE = _OBSTACLES | {errno.EACCES, errno.EPERM, errno.ENXIO}
-"""What it says of something that is there, but can't be read as a file."""
+_UNREADABLE = _OBSTACLES | {errno.EACCES, errno.EPERM, errno.ENXIO, errno.EFBIG}
+"""What is said of something that is there, but can't be read as a file, or is too large for one."""
 
 logger = logging.getLogger(__name__)
 

@@ -49,12 +49,20 @@ def fail(
     monkeypatch.setattr(os, call, failing)
 
 
-def cannot_be_read(path: Path) -> bytes:
-    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-
 def files(folder: Path) -> list[str]:
     return sorted(LocalStore(folder).walk())
+
+
+def fail_once_moved(patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Have the second look at a file fail."""
+    looks = [disk.digest]
+
+    def looked(path: str) -> str:
+        if not looks:
+            raise error
+        return looks.pop()(path)
+
+    patch.setattr(disk, "digest", looked)
 
 
 def test_who_is_killed_while_setting_aside_leaves_the_file_where_it_was_to_be(
@@ -62,11 +70,7 @@ def test_who_is_killed_while_setting_aside_leaves_the_file_where_it_was_to_be(
 ) -> None:
     store = LocalStore(tmp_path)
     store.write(_PATH, _THEIRS)
-
-    def killed(path: Path) -> bytes:
-        raise Killed
-
-    monkeypatch.setattr(Path, "read_bytes", killed)
+    fail_once_moved(monkeypatch, Killed())
     with pytest.raises(Killed):
         store.set_aside(_PATH, _ASIDE, sha256_of(_THEIRS))
     assert files(tmp_path) == [_ASIDE]
@@ -81,7 +85,7 @@ def test_what_cannot_be_set_aside_stays(
     store.write(_PATH, _THEIRS)
     with monkeypatch.context() as patch:
         if call == "read":
-            patch.setattr(Path, "read_bytes", cannot_be_read)
+            fail_once_moved(patch, OSError(errno.EIO, os.strerror(errno.EIO)))
         else:
             fail(patch, call)
         if not has_links:

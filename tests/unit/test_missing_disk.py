@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import lance
 import pytest
 
+from commitlog.adapters import disk, storage
 from commitlog.core.decisions import Found, Wanted
 from commitlog.errors import InvalidTransaction, Unavailable
 from consumers.partition.checkpoints.table_places import check_all
@@ -76,23 +78,28 @@ def test_another_folder_gets_no_mark(running: Service, tmp_path: Path) -> None:
     assert not (tmp_path / "tables" / "_commitlog").exists()
 
 
-def test_a_strangers_version_of_terabytes_delays_its_table_alone(
-    running: Service, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("bytes_max", [None, 5_000], ids=["terabytes", "small"])
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_a_strangers_version_that_is_too_large_to_read_is_moved_away_unread(
+    running: Service, bytes_max: int | None, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each leader would have ended as it read the file, to move it away."""
-    client, location = running.client, running.location("t")
-    client.create_table("other", SCHEMA)
-    head = client.table("t").version
-    stray = location / "_versions" / f"{2**64 - 2 - head:020}.manifest"
-    stray.touch()
-    os.truncate(stray, 1 << 42)
-    writer = Thread(target=client.append, args=("t", rows(2)))
-    writer.start()
-    wait_until(lambda: "move such a file away" in caplog.text, "a wait")
-    assert client.append("other", rows(1)).version == 2
-    stray.unlink()
-    writer.join()
-    assert ids_of(lance.dataset(str(location))) == [1, 2]
+    """Its table waited for somebody to move it."""
+    client = running.client
+    client.create_table("u", SCHEMA, policy=policy)
+    client.append("u", rows(1))
+    head, versions = client.table("u").version, running.location("u") / "_versions"
+    strays = [versions / f"{2**64 - 1 - head - number:020}.manifest" for number in (1, 2)]
+    if bytes_max is not None:
+        monkeypatch.setattr(disk, "READ_BYTES_MAX", bytes_max)
+        monkeypatch.setattr(storage, "READ_BYTES_MAX", bytes_max)
+    for stray in strays:
+        stray.touch()
+        os.truncate(stray, 1 << 42 if bytes_max is None else bytes_max + 1)
+    assert client.append("u", rows(2)).version == head + 1
+    assert ids_of(client.open("u")) == ids_of(lance.dataset(str(versions.parent))) == [1, 2]
+    kept = (running.location("u") / "_quarantine").iterdir()
+    assert sorted(path.name.split("-")[0] for path in kept) == sorted(one.name for one in strays)
+    assert client.append("u", rows(3)).version == head + 2
     assert client.runtime().request(0, "status")["epoch"] == 1
 
 

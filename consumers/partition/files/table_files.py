@@ -6,6 +6,7 @@ The names are Lance's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import threading
@@ -17,6 +18,7 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
+from commitlog.adapters.bounded_reads import digest_of
 from commitlog.adapters.lance_refs import manifests_in, versions_in
 from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
 from commitlog.codecs.manifest_file import (
@@ -249,7 +251,15 @@ def resolve_existing(
     files: TableFiles, name: str, data: bytes, version: int, newest_in_log: NewestInLog
 ) -> None:
     """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
-    existing = files.store.read(name)
+    try:
+        existing = files.store.read(name)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        _displace_large(files, name, version, newest_in_log)
+        if not files.store.create(name, data):  # another process was faster
+            resolve_existing(files, name, data, version, newest_in_log)
+        return
     if existing == data:
         return
     if data.startswith(existing) or not any(existing):
@@ -257,14 +267,25 @@ def resolve_existing(
         files.store.write(name, data)
         return
     is_adopted = _is_adopted(files, existing)
+    digest = sha256_of(existing)
     if not is_adopted:
-        _move_those_ahead(files, name, existing, version, newest_in_log)
-    target = quarantined(name, sha256_of(existing))
+        _move_those_ahead(files, name, digest, version, newest_in_log)
+    target = quarantined(name, digest)
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
     files.store.write(name, data)
     if not is_adopted:
         _note_stranger(files, version, target)
+
+
+def _displace_large(files: TableFiles, name: str, version: int, newest_in_log: NewestInLog) -> None:
+    """Move away what is too large for a manifest of the log's, without a copy."""
+    digest = digest_of(files.store, name)
+    _move_those_ahead(files, name, digest, version, newest_in_log)
+    target = quarantined(name, digest)
+    with contextlib.suppress(FileNotFoundError):
+        if files.store.set_aside(name, target, digest):
+            _note_stranger(files, version, target)
 
 
 def _is_adopted(files: TableFiles, existing: bytes) -> bool:
@@ -277,7 +298,7 @@ def _is_adopted(files: TableFiles, existing: bytes) -> bool:
 
 
 def _move_those_ahead(
-    files: TableFiles, name: str, existing: bytes, version: int, newest_in_log: NewestInLog
+    files: TableFiles, name: str, digest: str, version: int, newest_in_log: NewestInLog
 ) -> None:
     """Move the versions away that a stranger made upon its first one, the newest first.
 
@@ -291,8 +312,8 @@ def _move_those_ahead(
     theirs = {}
     for later in takewhile(found.__contains__, count(version + 1)):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
-            theirs[later] = sha256_of(files.store.read(found[later]))
-    if not theirs or files.store.read(name) != existing:
+            theirs[later] = digest_of(files.store, found[later])
+    if not theirs or digest_of(files.store, name) != digest:
         return
     if files.policy is Policy.LATEST:
         named = newest_in_log(files.incarnation, files.heard_offset)
@@ -301,10 +322,10 @@ def _move_those_ahead(
                 f"version {version} was written around the log, which is at version {named} "
                 "by now: versions ahead must be read first to know which are the log's own"
             )
-    for later, digest in reversed(theirs.items()):
-        target = quarantined(found[later], digest)
+    for later, its_digest in reversed(theirs.items()):
+        target = quarantined(found[later], its_digest)
         with contextlib.suppress(FileNotFoundError):
-            if files.store.set_aside(found[later], target, digest):
+            if files.store.set_aside(found[later], target, its_digest):
                 _note_stranger(files, later, target)
 
 
