@@ -170,6 +170,34 @@ def test_an_empty_condition_is_a_mistake_and_not_all_rows(world: World, blank: s
     assert world.post("/v1/table/t/count_rows", {}) == (200, 3)
 
 
+@pytest.mark.parametrize("sql", ["id > 1 LIMIT 1", "id = 1 x = 2", "id = 1) OR (true"])
+@pytest.mark.parametrize("branch", [None, "dev"])
+def test_sql_of_which_lance_would_read_the_first_expression_is_refused(
+    world: World, sql: str, branch: str | None
+) -> None:
+    """A branch lost and changed more rows than were meant; all counted and returned more."""
+    assert world.rows("/v1/table/t/create", numbers(0, 3))[0] == 200
+    assert world.post("/v1/table/t/branches/create", {"name": "dev"})[0] == 200
+    where = {"predicate": sql, "branch": branch}
+    ones = {"predicate": "id = 1", "branch": branch}
+    for path, body in (
+        ("count_rows", where),
+        ("query", {"filter": sql, "k": 5, "branch": branch}),
+        ("explain_plan", {"query": {"filter": sql, "k": 5, "branch": branch}}),
+        ("update", {**where, "updates": [["x", "2"]]}),
+        ("update", {**ones, "updates": [["x", sql]]}),
+        ("delete", where),
+    ):
+        status, answer = world.post(f"/v1/table/t/{path}", body)
+        assert (path, status, answer["code"]) == (path, 400, 13)
+    changed = {"branch": branch, "predicate": "x IN (0, 2) -- both;"}
+    assert world.post("/v1/table/t/count_rows", changed) == (200, 2)
+    status, answer = world.post("/v1/table/t/update", {**changed, "updates": [["x", "7;"]]})
+    assert (status, answer["updated_rows"]) == (200, 2)
+    status, answer = world.post("/v1/table/t/delete", {"branch": branch, "predicate": "x = 7;"})
+    assert (status, answer["num_deleted_rows"]) == (200, 2)
+
+
 def test_a_path_below_another_one_is_so_without_links_only(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "a" / "b").mkdir(parents=True)

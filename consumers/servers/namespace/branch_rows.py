@@ -15,8 +15,9 @@ from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
 from commitlog.adapters.lance_datasets import let_through
 from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.merging import MergeOptions, as_told, may_use_index
+from commitlog.client.rows.rows import whole
 from consumers.servers.namespace.branches import check_files, is_branch, refuse_kept_by_log
-from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.call import Call, condition
 from consumers.servers.namespace.service import Service
 
 Found = TypeVar("Found")
@@ -95,6 +96,11 @@ def change_branch(
     dataset = open_branch(service, info, branch)
     result = work(dataset)
     return (result if isinstance(result, lance.LanceDataset) else dataset), result
+
+
+def whole_condition(name: str, sql: str | None) -> str | None:
+    """Return which rows are meant, so that Lance reads all of it; None means all rows."""
+    return None if condition(name, sql) is None or sql is None else whole(sql, name)
 
 
 def answered(dataset: lance.LanceDataset) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from lance_namespace import (
 from starlette.responses import Response
 
 from consumers.servers.namespace.answer_files import preview, rows_answer
-from consumers.servers.namespace.branch_rows import opened_for, read_from
-from consumers.servers.namespace.call import ARROW_FILE, Call, condition, one_of
+from consumers.servers.namespace.branch_rows import opened_for, read_from, whole_condition
+from consumers.servers.namespace.call import ARROW_FILE, Call, one_of
 from consumers.servers.namespace.full_text import full_text, put_right
 from consumers.servers.namespace.service import Service
 
@@ -96,7 +96,7 @@ def _as_the_model_has_it(fields: dict[str, Any]) -> None:
 def _scan_options(dataset: lance.LanceDataset, request: Any, call: Call) -> dict[str, Any]:
     options: dict[str, Any] = {
         "columns": _columns(request),
-        "filter": condition("filter", request.filter),
+        "filter": whole_condition("filter", request.filter),
         "offset": request.offset,
         "prefilter": request.prefilter,
         "with_row_id": request.with_row_id,

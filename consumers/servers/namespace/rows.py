@@ -33,11 +33,18 @@ from commitlog.client.leader.tables import TableInfo
 from commitlog.client.rows.contents import contents
 from commitlog.client.rows.lance_request import parse_message
 from commitlog.client.rows.merging import MergeOptions, check_first_merge
+from commitlog.client.rows.rows import whole
 from commitlog.errors import InvalidTransaction, TableAlreadyExists, WrongColumns
 from commitlog.model.operations import CreateTableVersion, DeclareTable, Operation
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
-from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
+from consumers.servers.namespace.branch_rows import (
+    answered,
+    change_branch,
+    merged,
+    read_from,
+    whole_condition,
+)
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, condition, one_of
 from consumers.servers.namespace.first_version import as_it_is, known_rows, stage_first_version
@@ -267,7 +274,13 @@ def update(service: Service, call: Call) -> dict[str, Any]:
     where = condition("predicate", request.predicate)
     if is_branch(request.branch):
         dataset, found = change_branch(
-            service, call, request.branch, lambda dataset: dataset.update(values, where)
+            service,
+            call,
+            request.branch,
+            lambda dataset: dataset.update(
+                {name: whole(sql, name) for name, sql in values.items()},
+                whole_condition("predicate", where),
+            ),
         )
         return {**answered(dataset), "updated_rows": int(found["num_rows_updated"])}
     outcome, counts = _carried_out(service, call, lambda made: made.update(values, where))
@@ -280,7 +293,7 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
     condition("predicate", request.predicate, all_rows="use `true`")
     if is_branch(request.branch):
         dataset, found = change_branch(
-            service, call, request.branch, lambda dataset: dataset.delete(request.predicate)
+            service, call, request.branch, lambda dataset: dataset.delete(whole(request.predicate))
         )
         return {**answered(dataset), "num_deleted_rows": int(found["num_deleted_rows"])}
     outcome, counts = _carried_out(service, call, lambda made: made.delete(request.predicate))
@@ -310,7 +323,7 @@ def count_by_manifest(service: Service, call: Call) -> int:
 def count_rows(service: Service, call: Call) -> int:
     """Count the rows of a version for which a predicate holds."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    predicate = condition("predicate", request.predicate)
+    predicate = whole_condition("predicate", request.predicate)
     return read_from(
         service,
         call,
