@@ -279,6 +279,5 @@ def id_of(root: Path, transaction: str, partition: int) -> str:
 
 def _check_partition(only: int, count: int) -> None:
     if not 0 <= only < count:
-        raise ConfigurationError(
-            f"--partition {only} does not exist: the log has partitions 0 to {count - 1}"
-        )
+        has = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+        raise ConfigurationError(f"--partition {only} does not exist: the log has {has}")

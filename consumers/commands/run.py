@@ -10,6 +10,7 @@ from typing import Annotated
 from uuid import uuid4
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from commitlog.adapters.storage import keep_on_disk
 from commitlog.errors import InvalidRequest
@@ -40,7 +41,9 @@ from consumers.runtime.config import PORT_MAX, Config, ConfigurationError
 from consumers.runtime.endpoints import read_endpoints, write_endpoints
 from consumers.runtime.process import OnReady, left_by_signals, run_part
 
-Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
+Partition = Annotated[
+    int, Parameter(help="Which partition to decide for.", validator=Number(gte=0))
+]
 INDEX_NICENESS = 5
 
 

@@ -229,7 +229,11 @@ def test_a_committer_of_a_partition_that_the_log_lacks_is_refused(
     monkeypatch.setattr(run, "connect_to_files", lambda _: MadeLog().log)
     where = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
     assert cli.main(["committer", "--partition", "7", *where]) == ExitCode.USAGE
-    assert "--partition 7 does not exist: the log has partitions 0 to 0" in capsys.readouterr().err
+    assert "--partition 7 does not exist: the log has only partition 0" in capsys.readouterr().err
+    before = set(tmp_path.iterdir())
+    assert cli.main(["committer", "--partition", "-1", *where]) == ExitCode.USAGE
+    assert "--partition. Must be >= 0" in capsys.readouterr().err
+    assert set(tmp_path.iterdir()) == before, "it had a log file"
 
 
 def test_a_log_has_the_tables_root_that_it_was_made_with(

@@ -545,7 +545,7 @@ def test_a_position_of_a_partition_that_the_log_lacks_is_refused(
     root: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(command, "1", "--partition", "9", "--root", root) == ExitCode.USAGE
-    assert "--partition 9 does not exist: the log has partitions 0 to 0" in capsys.readouterr().err
+    assert "--partition 9 does not exist: the log has only partition 0" in capsys.readouterr().err
 
 
 def test_a_root_that_is_a_file_is_refused(
