@@ -30,6 +30,10 @@ class JarsUnavailable(BrokerError):
     """Kafka's jars could not be fetched into the cache: check the network, then start again."""
 
 
+class CacheUnwritable(JarsUnavailable):
+    """Nothing can be kept in the cache's folder: name another one by COMMITLOG_CACHE."""
+
+
 class JarMismatch(BrokerError):
     """A fetched jar is not the pinned one: do not run it; find out who served it."""
 

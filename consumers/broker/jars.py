@@ -25,7 +25,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from commitlog.java import Java
-from consumers.broker.errors import JarMismatch, JarsUnavailable
+from consumers.broker.errors import CacheUnwritable, JarMismatch, JarsUnavailable
 from consumers.broker.java import find_java
 from consumers.broker.pins import KAFKA, Pin, mismatches, pin_of, pins_path, read_pins
 from consumers.runtime.locks import taken
@@ -41,12 +41,12 @@ NOT_NEEDED = (("org.apache.kafka", "kafka-tools-api"), ("org.scala-lang", "scala
 def cache_root() -> Path:
     """Where fetched things are kept: COMMITLOG_CACHE, else the platform's cache folder.
 
-    Raises JarsUnavailable if it is in a home folder, and this user has none.
+    Raises CacheUnwritable if it is in a home folder, and this user has none.
     """
     try:
         return _cache_root()
     except RuntimeError:
-        raise JarsUnavailable(
+        raise CacheUnwritable(
             "this user has no home folder to keep Kafka's jars in: name a folder by COMMITLOG_CACHE"
         ) from None
 
@@ -107,7 +107,7 @@ def _may_write(cache: Path, what: str) -> None:
         if not os.access(cache, os.W_OK):
             raise PermissionError(errno.EACCES, "this user may not write there")
     except OSError as error:
-        raise JarsUnavailable(
+        raise CacheUnwritable(
             f"{what} can't be kept in {cache} ({error.strerror}): name another folder by"
             " COMMITLOG_CACHE"
         ) from None

@@ -71,7 +71,7 @@ def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
         ((errors.CorruptLog, errors.UnsupportedFormat), ExitCode.STOP),
         ((broker.BrokerHasNoJava, NoJava), ExitCode.MACHINE),
         ((broker.PortInUse, broker.DiskFull, broker.BrokerRunning), ExitCode.MACHINE),
-        (broker.TooFewFiles, ExitCode.MACHINE),
+        ((broker.TooFewFiles, broker.CacheUnwritable), ExitCode.MACHINE),
         (broker.RootUnsuitable, ExitCode.USAGE),
         (broker.JarMismatch, ExitCode.STOP),
         (broker.BrokerError, ExitCode.UNAVAILABLE),

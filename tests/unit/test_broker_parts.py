@@ -20,6 +20,7 @@ from consumers.broker.configuration import (
 from consumers.broker.errors import (
     BrokerFailed,
     BrokerHasNoJava,
+    CacheUnwritable,
     DiskFull,
     JarsUnavailable,
     PortInUse,
@@ -39,6 +40,7 @@ from consumers.broker.pins import (
     read_pins,
 )
 from consumers.broker.prepared import QuickStart, ensure_prepared
+from consumers.commands.exit_codes import ExitCode, exit_code
 
 SHA_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 REPOSITORY = Path(__file__).parents[2]
@@ -284,7 +286,7 @@ def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.Monke
     for name in ("COMMITLOG_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
-    with pytest.raises(JarsUnavailable, match="COMMITLOG_CACHE"):
+    with pytest.raises(CacheUnwritable, match="COMMITLOG_CACHE"):
         cache_root()
 
 
@@ -299,8 +301,9 @@ def test_a_user_whose_home_cannot_be_written_is_told_to_name_a_cache(
         monkeypatch.setattr(os, "access", lambda *_: False)
     else:
         (tmp_path / "cache").touch()
-    with pytest.raises(JarsUnavailable, match=r"Kafka's jars can't be kept in .*COMMITLOG_CACHE"):
+    with pytest.raises(CacheUnwritable, match=r"Kafka's jars can't be kept in .*CACHE") as told:
         ensure_jars(Java(Path("/nowhere/java"), 21, "21"))
+    assert exit_code(told.value) is ExitCode.MACHINE, "it is the same the next time"
 
 
 def test_a_certificate_that_java_does_not_trust_is_told(
