@@ -30,7 +30,7 @@ from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.checkpoints.table_places import check_all, find_roots
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, unknown_variables
-from consumers.runtime.endpoints import write_endpoints
+from consumers.runtime.endpoints import ENDPOINTS, is_damaged, write_endpoints
 from consumers.runtime.forking import CAN_FORK, Template
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import (
@@ -121,6 +121,9 @@ class Supervisor:
         config = self._config
         if unknown := unknown_variables(os.environ):
             logger.warning("no setting is named %s: correct or unset it", ", ".join(unknown))
+        if is_damaged(self._root):
+            told = "%s/%s is damaged: without it, the log of this root is taken to be %r"
+            logger.warning(told, self._root, ENDPOINTS, config.log)
         self._listener = roots.listen(config.host, config.port, root=self._root)
         port = self._listener.getsockname()[1]
         servers = self._start_broker()

@@ -12,6 +12,8 @@ import pytest
 from commitlog.errors import WrongLog
 from consumers.commands import run
 from consumers.commands.options import Where
+from consumers.commands.up import Supervisor
+from consumers.runtime import roots
 from consumers.runtime.config import (
     SETTINGS,
     ConfigurationError,
@@ -20,6 +22,7 @@ from consumers.runtime.config import (
     unknown_variables,
 )
 from consumers.runtime.endpoints import ENDPOINTS, noted_roots, read_endpoints, write_endpoints
+from consumers.runtime.process import Stopped
 
 
 def write(folder: Path, text: str) -> Path:
@@ -202,6 +205,18 @@ def test_what_is_no_note_of_up_is_none_and_told(tmp_path: Path, left: str) -> No
     with pytest.raises(ConfigurationError, match=f"{ENDPOINTS}, where it would be noted, is dam"):
         load({"root": tmp_path}).need_bootstrap_servers()
     assert Where(root=tmp_path).index_root() == tmp_path
+
+
+def test_up_says_which_log_it_takes_if_the_note_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been another one, whose name nobody repeats at each start."""
+    monkeypatch.setattr(roots, "listen", MagicMock(side_effect=Stopped))
+    for note in ('{"log": "shop"}', ""):
+        (tmp_path / ENDPOINTS).write_text(note)
+        with pytest.raises(Stopped):
+            Supervisor(load({"root": str(tmp_path)}), say=print)._start()
+        assert ("the log of this root is taken to be 'commitlog'" in caplog.text) is (not note)
 
 
 def test_a_broker_by_itself_keeps_what_up_left(
