@@ -2,12 +2,16 @@
 
 If a path has none but for its last slash, the answer leads there by a relative address: a proxy in
 front may serve all of this below a path of its own, under another name and scheme.
+
+A slash within a name of Lance's, which comes as `%2F`, separates no parts of a path: clients choose
+what joins the parts of a name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -17,6 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _PARTS = 2
 """So many parts of a path are its beginning: `/v1/table`."""
 _ANY = "{"
+_NAMED = ("/v1/namespace/", "/v1/table/")
+_SLASH = "\0"
+"""Stands for a slash within a name while a route is looked for. No path that is served has one."""
 _FOUND = "commitlog.route"
 
 
@@ -45,6 +52,11 @@ class RouteTable(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return what the first route says that serves path and method, or else the path."""
+        if b"%2f" in (scope.get("raw_path") or b"").lower():
+            return _with_slashes(*self._matches(_without_slashes(scope)))
+        return self._matches(scope)
+
+    def _matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         partial: tuple[Match, Scope] = Match.NONE, {}
         for route in self._tried_for(path):
@@ -58,6 +70,20 @@ class RouteTable(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the route that was found answer."""
         await scope[_FOUND].handle(scope, receive, send)
+
+
+def _without_slashes(scope: Scope) -> Scope:
+    path = unquote(re.sub("(?i)%2f", _SLASH, _raw(scope)))
+    is_named = path.removeprefix(scope.get("root_path", "")).startswith(_NAMED)
+    return {**scope, "path": path} if is_named else scope
+
+
+def _with_slashes(match: Match, found: Scope) -> tuple[Match, Scope]:
+    names = {
+        key: value.replace(_SLASH, "/") if isinstance(value, str) else value
+        for key, value in found.get("path_params", {}).items()
+    }
+    return match, {**found, "path_params": names}
 
 
 def _start(path: str) -> str:

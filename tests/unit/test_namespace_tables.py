@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import lance
+import lance_namespace
 import pytest
-from lance_namespace import CreateNamespaceRequest, ListTablesRequest
+from lance_namespace import CreateNamespaceRequest, ListNamespacesRequest, ListTablesRequest
 
 from consumers.servers import name_pages
 from tests.namespace_world import World, numbers
@@ -381,6 +383,23 @@ def test_names_are_what_clients_mean(world: World, name: str) -> None:
     for agent in ("GoIceberg/0.7.0", "Go-http-client/1.1", "iceberg-rs/0.10.1"):
         plain = f"/v1/namespaces/{quote(name, safe='+')}"
         assert world.send("GET", plain, headers={"User-Agent": agent}) == (status, said)
+
+
+def test_a_slash_may_join_the_parts_of_a_name(world: World) -> None:
+    namespace, rows = world.fresh_name(), numbers(0, 3)
+    client = lance_namespace.connect("rest", {"uri": world.uri, "delimiter": "/"})
+    client.create_namespace(CreateNamespaceRequest(id=[namespace]))
+    for name in ("t", "version", "a+b"):
+        table = [namespace, name]
+        lance.write_dataset(rows, namespace_client=client, table_id=table, mode="create")
+        assert world.open(table).count_rows() == 3
+    listed = client.list_tables(ListTablesRequest(id=[namespace])).tables
+    assert {*listed} == {"t", "version", "a+b"}
+    assert namespace in client.list_namespaces(ListNamespacesRequest(id=[])).namespaces
+    place = f"/v1/table/{namespace}%2fversion/describe"
+    assert world.post(f"{place}?delimiter=/")[1]["table"] == "version"
+    assert code(world.post(place)) == (400, 13), "by default a part has no slash"
+    assert code(world.post(f"/v1/table/{namespace}%252Fversion/describe")) == (404, 4)
 
 
 @pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")

@@ -129,7 +129,8 @@ class Limits:
             return
         headers = Headers(scope=scope)
         if has_spaces(target := scope.get("raw_path") or b"", headers.get("user-agent", "")):
-            scope["path"] = unquote(target.replace(b"+", b"%20").decode("latin-1"))
+            scope["raw_path"] = target.replace(b"+", b"%20")
+            scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
         has_begun = False
         held: list[Message] = []
 
