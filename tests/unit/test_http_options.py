@@ -111,6 +111,9 @@ def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_p
     assert world.send("GET", "/openapi.json")[1]["servers"] == [{"url": "/lance"}]
     counted = world.send("GET", "/metrics", b"", key)[1].decode()
     assert 'operation="iceberg",status="200"} 1.0' in counted, "the base is no part of a place"
+    for path in ("/lance//v1/table", "/lance//v1/config", "//lance///v1/config"):
+        # A client whose address of the server ends with a slash.
+        assert [world.send("GET", path, b"", given)[0] for given in ({}, key)] == [401, 200], path
 
     # The last slash leads on by a relative address: a proxy may have another name and path.
     for path, to in {

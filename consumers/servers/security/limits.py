@@ -28,7 +28,7 @@ from consumers.servers.security.answers import SAFE, OverLimit, at_the_end, is_u
 from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
-from consumers.servers.security.request_heads import has_spaces, is_foreign
+from consumers.servers.security.request_heads import is_foreign, meant_target
 from consumers.servers.security.tarpit import HELD_SECONDS, ORDINARY, REFUSED, Tarpit, address_of
 
 UNLIMITED = ("/healthz", "/readyz", "/metrics")
@@ -128,9 +128,9 @@ class Limits:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if has_spaces(target := scope.get("raw_path") or b"", headers.get("user-agent", "")):
-            scope["raw_path"] = target.replace(b"+", b"%20")
-            scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
+        target, agent = scope.get("raw_path") or b"", headers.get("user-agent", "")
+        if (meant := meant_target(target, agent, self._base_path)) != target:
+            scope["raw_path"], scope["path"] = meant, unquote(meant.decode("latin-1"))
         has_begun = False
         held: list[Message] = []
 

@@ -53,8 +53,15 @@ _PLUS_IS_PLUS = ("GoIceberg/", "Go-http-client/", "iceberg-rs/")
 """How others name themselves: Go and Iceberg's Rust client leave `+` as it is."""
 
 
-def has_spaces(target: bytes, agent: str) -> bool:
-    """Return True if `+` stands for spaces in a path, by its client's `User-Agent`."""
-    if b"+" not in target or agent.startswith(_PLUS_IS_PLUS):
-        return False
-    return _NAMED.search(target) is not None
+def meant_target(target: bytes, agent: str, base_path: str = "") -> bytes:
+    """Return a path as its client means it, who names itself by its `User-Agent`.
+
+    `+` may stand for spaces. A client whose address of this server, or of its base path, ends with
+    a slash sends two.
+    """
+    for base in (b"", base_path.encode()):
+        if target.startswith(base + b"//"):
+            target = base + b"/" + target[len(base) :].lstrip(b"/")
+    if b"+" in target and not agent.startswith(_PLUS_IS_PLUS) and _NAMED.search(target):
+        return target.replace(b"+", b"%20")
+    return target
