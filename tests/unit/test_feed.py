@@ -195,7 +195,7 @@ def test_a_token_of_another_log_is_refused() -> None:
         token_starts(token, "log-0", 1)
     with pytest.raises(WrongLog, match="log-1"):
         token_starts(token, "log-0", 1)
-    with pytest.raises(WrongLog, match="with 2"):
+    with pytest.raises(WrongLog, match="is .log-1., partitions: 2"):
         token_starts(token, "log-1", 2)
 
 
