@@ -177,7 +177,7 @@ def test_a_condition_may_name_what_the_source_lacks(world: Service) -> None:
         ("source.name >", "can't be evaluated"),
         ("true) OR (false", "closes a bracket"),
         ("source.id > 1 source.id", "can't be evaluated"),
-        (" ", "can't be evaluated"),
+        (" ", "is empty"),
     ],
 )
 def test_a_condition_that_no_rows_can_be_held_against_is_refused(condition: str, said: str) -> None:
