@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from consumers import cli
 from consumers.broker import ports
@@ -18,7 +19,7 @@ from consumers.commands.exit_codes import ExitCode
 from tests.integration.test_move_kills import led
 from tests.integration.test_up import run
 from tests.service import SCHEMA, ids_of, rows
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -60,6 +61,20 @@ class Brokers:
             settings=settings,
             cluster_id=self.running[1].cluster_id if number > 1 else "",
         )
+
+    def kill(self, number: int) -> None:
+        """Kill one, and wait until the others know.
+
+        They may name it as the controller until then. A client that asks the controller then tries
+        to reach it without a pause, for 20 s of a processor.
+        """
+        self.running[number].kill()
+        client = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+        def known() -> list[int]:
+            return sorted(client.list_topics(timeout=WAIT_SECONDS).brokers)
+
+        wait_until(lambda: number not in known(), f"the end of broker {number}", state=known)
 
 
 @pytest.fixture
@@ -109,14 +124,14 @@ def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_pat
         whole = "3 copies, and a commit is acknowledged once 2 have it; all are in step"
         doctor.says("ok", whole, code=ExitCode.OK)
 
-    brokers.running[3].kill()
+    brokers.kill(3)
     doctor.says("warn", "2 of 3 copies")
     with led(servers, root, LOG) as log:
         assert log.append("t", rows(2)).version == 3, "two copies are enough"
         doctor.says("warn", "2 of 3 copies", code=ExitCode.OK)
         doctor.says("warn", "2 of 3 copies", "--strict", code=ExitCode.REFUSED)
 
-    brokers.running[2].kill()
+    brokers.kill(2)
     doctor.says("fail", "nothing is acknowledged now", code=ExitCode.REFUSED)
 
     brokers.start(2)
