@@ -71,9 +71,9 @@ each other begin with what takes longest instead, so that none is left alone wit
 
 WAITING_PART = 2 / 3
 """Workers have begun with all modules that need a broker or Spark when this part of the others is
-done. Such a module waits for half of its time and more, for a process to start, to end or to notice
-that another one is gone. When all workers run such modules, the processors idle; so some compute
-meanwhile. What is left then is short."""
+done. Such a module waits for much of its time: for a process to start, to end or to notice that
+another one is gone. When all workers run such modules, processors idle; so some compute meanwhile.
+What is left then is short."""
 
 ONE_SESSION = "one Spark session"
 SHARED = dict.fromkeys(
