@@ -24,7 +24,7 @@ from commitlog.ports import ArchivableLog, Move
 from consumers.runtime.patience import told_if_slow
 from consumers.runtime.progress import OnCount, Tally, untold
 from consumers.tools.backup.writer import records_of
-from consumers.tools.moved_proof import ADVICE, Side, end_of_topic, prove
+from consumers.tools.moved_proof import ADVICE, Side, end_of_topic, expect_followed, prove
 
 ROUNDS_MAX = 20
 SMALL = 1_000
@@ -65,7 +65,8 @@ def move(
     Raises:
         InvalidSettings: the new cluster is the one that has the log.
         WrongLog: the new cluster has a log of this name that isn't a copy.
-        CorruptLog: both sides differ; the old one stays closed, and the new one unfinished.
+        CorruptLog: the old log can't be followed, and stays open; or both sides differ: then the
+            old one stays closed, and the new one unfinished.
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
     """
     source, target = (KafkaLog(side, log, answer_seconds) for side in (old, new))
@@ -84,8 +85,11 @@ def move(
                 return Moved(log, servers, prove(source, target, partitions, root, tally))
             topics.reopen()
         _check_copied(source, target, partitions)
-        for _ in range(ROUNDS_MAX):
-            if _copy(source, target, topics, partitions, tally) < SMALL:
+        for number in range(ROUNDS_MAX):
+            count = _copy(source, target, topics, partitions, tally)
+            if number == 0 and left.departure() is None:
+                expect_followed(source, partitions, root, tally)  # before anything is closed
+            elif count < SMALL:
                 break
         left.close_here(servers, source.replication_factor())
         _await_closed(source, partitions)

@@ -31,6 +31,8 @@ from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.writer import records_of
 from consumers.tools.verify.walk import Walk
 
+NEWEST_RECORDS = 64
+"""So many are looked through for an outcome: terms and archives leave records, too."""
 ADVICE = "Delete the new cluster's topics, and run this again"
 
 
@@ -83,6 +85,17 @@ def prove(
             )
         sides.append(here)
     return sides
+
+
+def expect_followed(
+    log: ArchivableLog, partitions: int, root: Path | None, tally: Tally | None = None
+) -> None:
+    """Raise CorruptLog if a log that is in use can't be proved, for lack of an archive perhaps."""
+    for partition in range(partitions):
+        genesis, end = log.genesis(partition), end_of_topic(log, partition, False)
+        newest = (one.record for one in log.last_outcome_records(partition, NEWEST_RECORDS))
+        sequence = max((one.sequence for one in newest if isinstance(one, Outcome)), default=0)
+        state_at(log, genesis, log.identity(), end, sequence, root, tally=tally)
 
 
 def end_of_topic(log: ArchivableLog, partition: int, is_transactions: bool) -> int:

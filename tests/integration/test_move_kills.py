@@ -13,7 +13,7 @@ from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
-from commitlog.errors import LogMoved, TopicSettings, Unavailable
+from commitlog.errors import CorruptLog, LogMoved, TopicSettings, Unavailable
 from consumers.broker.embedded import EmbeddedBroker
 from consumers.runtime.progress import Tally
 from consumers.tools import move
@@ -39,6 +39,10 @@ def led(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
             log = ends.enter_context(closing(KafkaLog.connect(servers, name)))
             ends.enter_context(leading(log, root, partition=partition))
         yield ends.enter_context(CommitLog.connect(servers, name))
+
+
+def cannot_be_followed(*arguments: Any) -> None:
+    raise CorruptLog("its transactions are gone")
 
 
 def moved(old: str, new: str, root: Path) -> list[Any]:
@@ -69,6 +73,13 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         there_and_back = [point for point in POINTS if "open" not in point]
         for point in there_and_back:
             killed(here, there, LOG, root, point)
+            if point == "half of the partitions copied":
+                with monkeypatch.context() as patched:
+                    patched.setattr(move, "expect_followed", cannot_be_followed)
+                    with pytest.raises(CorruptLog, match="are gone"):
+                        moved(here, there, root)
+                with closing(KafkaLog.connect(here, LOG)) as log:
+                    assert log.genesis().log == LOG, "it isn't closed"
             if point == "arrived":
                 half = closing(KafkaLog.connect(there, LOG))
                 refused = pytest.raises(TopicSettings, match="a restore or move did not finish")

@@ -1,14 +1,21 @@
-"""Is a copy that two runs of `move` wrote at the same time found before the old log is closed?"""
+"""Is what would make a move fail found before the old log is closed?"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog
 from commitlog.ports import RawRecord
+from commitlog.protocol import transactions_topic
 from consumers.tools import move
+from consumers.tools.archive.log import FOLDER
+from consumers.tools.archive.writer import ArchiveRun, archive, give_up
+from consumers.tools.moved_proof import expect_followed
+from tests.service import SCHEMA, rows, service
 
 RECORDS = [RawRecord(n, 1_000 + n, f"{n}".encode(), b"value") for n in range(5)]
 
@@ -60,3 +67,19 @@ def test_a_record_that_was_copied_twice_is_found() -> None:
     twice = [*RECORDS[:3], RECORDS[2]._replace(offset=3)]
     with pytest.raises(CorruptLog, match=r"offset 3: two runs .* Delete the new cluster's topics"):
         check(twice)
+
+
+@pytest.mark.slow
+def test_a_log_without_its_archive_is_not_closed(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as world:
+        world.client.create_table("t", SCHEMA)
+        for number in range(3):
+            world.client.append("t", rows(number))
+        log, folder = MemoryLog(world.cluster), world.root / FOLDER
+        expect_followed(log, 1, None)
+        archive(log, 0, folder)
+        give_up(log, 0, folder, ArchiveRun(0))
+        world.cluster.compact(transactions_topic(log.name))
+        with pytest.raises(CorruptLog, match="Name the log's --root"):
+            expect_followed(log, 1, None)
+        expect_followed(log, 1, world.root)
