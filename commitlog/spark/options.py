@@ -369,7 +369,7 @@ def _integer(
     if not text:
         return None
     try:
-        number = int(text)
+        number = int(text.replace("_", "."))  # Python takes `1_0` for 10
     except ValueError:
         number = minimum - 1
     if not minimum <= number <= maximum:

@@ -153,6 +153,7 @@ def test_a_wrong_write_says_what_to_change(
     [
         ({"rowsPerFile": "5"}, "rowsPerFile", "not an option of a read"),
         ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
+        ({"versionAsOf": "1_0"}, "versionAsOf", "'1_0', not a number.*whole number from 1"),
         ({"batchRows": str(2**32)}, "batchRows", "whole number up to"),
         ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is 'yesterday', not a time"),
         ({"timestampAsOf": "1796042700000"}, "timestampAsOf", "not a time"),
