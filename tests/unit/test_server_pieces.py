@@ -148,16 +148,24 @@ def test_a_long_body_is_not_gathered(size: int) -> None:
 def test_who_takes_nothing_is_cut_off(
     takes: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.05)
+    look = server_answers.Outgoing._look
+    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.01)
 
     async def work() -> bool:
+        looks, enough = 0, asyncio.Event()
+
+        def take_and_look(connection: Any) -> None:
+            nonlocal looks
+            looks += 1
+            transport.takes += takes // 10
+            look(connection)
+            if transport.is_aborted or looks == 5:
+                enough.set()
+
+        monkeypatch.setattr(server_answers.Outgoing, "_look", take_and_look)
         served = Served(PlainTextResponse("x" * 4 * MIB))
         transport = served.ask(takes=0)
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-            transport.takes += takes // 10
-            if transport.is_aborted:
-                break
+        await asyncio.wait_for(enough.wait(), WAIT_SECONDS)
         served.end()
         return transport.is_aborted
 
