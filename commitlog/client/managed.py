@@ -22,6 +22,7 @@ from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.lost_files import is_of_deleted_version
 from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset
+from commitlog.client.rows.rows import whole
 from commitlog.client.upkeep import Kept
 from commitlog.core.tables.branch_names import TAG_NAMES, branch_home, is_tag_name
 from commitlog.errors import InvalidRequest, InvalidTransaction, NoSuchVersion
@@ -91,8 +92,22 @@ def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:
     return refusable
 
 
+def _whole(sql: Any, field: str = "predicate") -> Any:
+    """Return SQL so that Lance reads all of it; nothing and Arrow's expressions as they are."""
+    return whole(sql, field) if isinstance(sql, str) else sql
+
+
 class _Merge(MergeInsertBuilder):
     dataset: lance.LanceDataset
+
+    def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
+        """Update what matches, as Lance's own does."""
+        return super().when_matched_update_all(_whole(condition))
+
+    def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
+        """Delete what no row of the source matches, as Lance's own does."""
+        with _saying_why(self.dataset):
+            return super().when_not_matched_by_source_delete(_whole(expr))
 
     def execute(self, *arguments: Any, **options: Any) -> Any:
         """Carry the merge out, and say why if the log refuses it."""
@@ -138,6 +153,18 @@ class ManagedDataset(Asked):
             merge = _Merge(self._ds, on)
         merge.dataset = self
         return merge
+
+    def delete(self, predicate: Any, **options: Any) -> Any:
+        """Delete rows, as Lance's own does; refuse a predicate that Lance would read in part."""
+        if isinstance(predicate, str):  # checked apart: the commit names it as it was given
+            self.scanner(filter=whole(predicate)).explain_plan()
+        return super().delete(predicate, **options)
+
+    def update(self, updates: Any, where: Any = None, *how: Any, **options: Any) -> Any:
+        """Update rows, as Lance's own does; refuse SQL that Lance would read in part."""
+        if isinstance(updates, dict):
+            updates = {name: _whole(sql, str(name)) for name, sql in updates.items()}
+        return super().update(updates, _whole(where), *how, **options)
 
     def add_columns(
         self, transforms: Any, read_columns: list[str] | None = None, *reading: Any, **options: Any

@@ -552,6 +552,32 @@ def test_a_merges_condition_with_something_behind_it_is_refused(
     assert refused.value.field == "filter", "as the argument is called"
 
 
+@pytest.mark.parametrize("rest", [" LIMIT 1", " v = 'x'", ") OR (true"])
+def test_a_handles_sql_with_something_behind_it_is_refused(
+    client: CommitLog, table: str, rest: str
+) -> None:
+    """Lance's own methods read the first expression, and change what that means."""
+    before, opened = _rows(client), client.open(table)
+    rows = pa.table({"id": [1, 2], "v": ["A", "B"]}, schema=SCHEMA)
+    merge = opened.merge_insert("id")
+    writes: list[Callable[[], object]] = [
+        lambda: opened.delete(f"id = 3{rest}"),
+        lambda: opened.update({"v": "'x'"}, f"id = 3{rest}"),
+        lambda: opened.update({"v": f"'x'{rest}"}, "id = 3"),
+        lambda: merge.when_matched_update_all(f"source.id = 2{rest}").execute(rows),
+        lambda: merge.when_not_matched_by_source_delete(f"id = 3{rest}").execute(rows),
+    ]
+    for write in writes:
+        with pytest.raises(InvalidTransaction):
+            write()
+    assert _rows(client) == before
+    opened.delete("id = 3 -- of three;")
+    opened.update({"v": "upper(v) -- of two;"}, "id = 2;")
+    assert _rows(client) == {1: "a", 2: "B", 4: "d", 5: "e"}
+    [_, deleted] = [opened.read_transaction(v) for v in (opened.version, opened.version - 1)]
+    assert deleted.operation.predicate == "id = 3 -- of three;"
+
+
 def test_sql_full_of_comments_that_do_not_end_takes_no_longer_than_its_length() -> None:
     """A predicate of 3 MB held one of the server's processes for rows until its deadline."""
     began = time.process_time()
