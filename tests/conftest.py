@@ -13,7 +13,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -68,12 +68,6 @@ gc.set_threshold(20_000, 20, 20)
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
 """Tests with these marks run last, in this order: what can fail at once fails first. Workers beside
 each other begin with what takes longest instead, so that none is left alone with it."""
-
-WAITING_PART = 2 / 3
-"""Workers have begun with all modules that need a broker or Spark when this part of the others is
-done. Such a module waits for much of its time: for a process to start, to end or to notice that
-another one is gone. When all workers run such modules, processors idle; so some compute meanwhile.
-What is left then is short."""
 
 ONE_SESSION = "one Spark session"
 SHARED = dict.fromkeys(
@@ -205,11 +199,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     costs = {item: _cost(item) for item in items}
     items.sort(key=costs.__getitem__, reverse=_is_worker(config))
     if _is_worker(config):
-        units: dict[str, int] = {}
-        for item in items:  # a unit's most costly test comes first
-            units.setdefault(_unit(item.nodeid), costs[item][0])
-        turns = {unit: turn for turn, unit in enumerate(in_turn(units))}
-        items.sort(key=lambda item: turns[_unit(item.nodeid)])
+        items.sort(key=_turn)
     if config.getoption("timeout", None) is None:  # a search of hours gives its own
         for item in items:
             if item.get_closest_marker("timeout") is None:
@@ -222,17 +212,9 @@ def _unit(nodeid: str) -> str:
     return SHARED.get(path, path)
 
 
-def in_turn(units: Mapping[str, int]) -> list[str]:
-    """Return units by when workers begin them; given are their costs, the most costly ones first.
-
-    What waits for processes is spread among what computes.
-    """
-    waiting = [unit for unit, cost in units.items() if cost >= COSTS["broker"] or unit in FIRST]
-    waiting.sort(key=lambda unit: FIRST.index(unit) if unit in FIRST else len(FIRST))
-    turns = {unit: WAITING_PART * turn / len(waiting) for turn, unit in enumerate(waiting)}
-    others = [unit for unit in units if unit not in turns]
-    turns |= {unit: turn / len(others) for turn, unit in enumerate(others)}
-    return sorted(turns, key=turns.__getitem__)
+def _turn(item: pytest.Item) -> int:
+    unit = _unit(item.nodeid)
+    return FIRST.index(unit) if unit in FIRST else len(FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COSTS, FIRST, ONE_SESSION, SHARED, in_turn
+from tests.conftest import FIRST, ONE_SESSION, SHARED
 
 ROOT = Path(__file__).parents[2]
 CLOSING = "==== 2 failed, 1 passed in 3.00s ===="
@@ -93,25 +93,3 @@ def test_a_run_without_a_closing_line_fails_and_shows_the_errors(tmp_path: Path)
 def test_modules_that_workers_begin_with_exist() -> None:
     named = {*FIRST, *SHARED} - {ONE_SESSION}
     assert [path for path in named if not (ROOT / path).is_file()] == []
-
-
-def test_workers_compute_while_others_wait_for_processes() -> None:
-    spark = [ONE_SESSION, "on_spark"]
-    brokers = [f"broker_{number}" for number in range(30)] + ["tests/integration/test_places.py"]
-    quick = ["slow", *(f"quick_{number}" for number in range(90))]
-    units = dict.fromkeys(spark, COSTS["spark"]) | dict.fromkeys(brokers, COSTS["broker"])
-    found = in_turn({**units, "slow": COSTS["slow"]} | dict.fromkeys(quick[1:], 0))
-    assert sorted(found) == sorted([*units, *quick]), "each is run, and once"
-    assert [unit for unit in found if unit not in quick] == [
-        *(ONE_SESSION, "tests/integration/test_places.py", "on_spark"),
-        *brokers[:-1],
-    ], "the longest ones begin first"
-    assert [unit for unit in found if unit in quick] == quick
-    assert found[:2] == [ONE_SESSION, "slow"]
-    last = found.index(brokers[-2])
-    assert 20 <= len(found[last:]) <= 40, "what is left then is short"
-    for begin in range(last - 4):
-        waiting = [unit for unit in found[begin : begin + 5] if unit not in quick]
-        assert 1 <= len(waiting) <= 3, "some of five workers wait, and some compute"
-    assert in_turn(units) == [unit for unit in found if unit in units], "these may be all there are"
-    assert in_turn(dict.fromkeys(quick, 0)) == quick
