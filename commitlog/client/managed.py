@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import lance
+import pyarrow as pa
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder, Tags
 
 from commitlog.adapters.lance_datasets import open_dataset
@@ -99,6 +100,7 @@ def _whole(sql: Any, field: str = "predicate") -> Any:
 
 class _Merge(MergeInsertBuilder):
     dataset: lance.LanceDataset
+    on: str | Sequence[str] | None
 
     def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
         """Update what matches, as Lance's own does."""
@@ -109,9 +111,26 @@ class _Merge(MergeInsertBuilder):
         with _saying_why(self.dataset):
             return super().when_not_matched_by_source_delete(_whole(expr))
 
-    def execute(self, *arguments: Any, **options: Any) -> Any:
+    def execute(self, data_obj: Any, **options: Any) -> Any:
         """Carry the merge out, and say why if the log refuses it."""
-        return _carried_out(self.dataset, super().execute, *arguments, **options)
+        self._avoid_index(data_obj)
+        return _carried_out(self.dataset, super().execute, data_obj, **options)
+
+    def execute_uncommitted(self, data_obj: Any, **options: Any) -> Any:
+        """Write the merge's files, as Lance's own does."""
+        self._avoid_index(data_obj)
+        return super().execute_uncommitted(data_obj, **options)
+
+    def _avoid_index(self, rows: Any) -> None:
+        """Join without an index if keys may be null: by it, Lance leaves out their rows."""
+        known = self.dataset.schema
+        keys = [self.on] if isinstance(self.on, str) else self.on or known.names
+        nullable = [name for name in keys if name in known.names and known.field(name).nullable]
+        if isinstance(rows, pa.Table | pa.RecordBatch):
+            there = [name for name in nullable if name in rows.schema.names]
+            nullable = [name for name in there if rows.column(name).null_count]
+        if nullable:
+            self.use_index(False)
 
 
 class ManagedDataset(Asked):
@@ -151,7 +170,7 @@ class ManagedDataset(Asked):
         """Return what merges rows, as Lance's own does."""
         with _saying_why(self):
             merge = _Merge(self._ds, on)
-        merge.dataset = self
+        merge.dataset, merge.on = self, on
         return merge
 
     def delete(self, predicate: Any, **options: Any) -> Any:

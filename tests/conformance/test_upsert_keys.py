@@ -65,6 +65,14 @@ def branch_by_index(world: World, table: str, rows: pa.Table) -> None:
     http_by_index(world, table, rows, "&branch=dev")
 
 
+def handle(world: World, table: str, rows: pa.Table) -> None:
+    merged(world.log.open(table), rows)
+
+
+def handle_of_a_stream(world: World, table: str, rows: pa.Table) -> None:
+    merged(world.log.open(table), rows.to_reader())
+
+
 def plain_client(world: World, table: str, rows: pa.Table) -> None:
     merged(world.open(table.split("$")), rows)
 
@@ -136,7 +144,7 @@ def test_keys_that_no_upsert_can_go_by_are_refused(world: World) -> None:
 
 def test_an_index_hides_no_row_whose_key_is_null(world: World) -> None:
     new = pa.table({"k": pa.array([1, 2, None], pa.int32()), "x": pa.array([7, 8, 9], pa.int32())})
-    for path in (client, http_by_index, branch_by_index):
+    for path in (client, http_by_index, branch_by_index, handle, handle_of_a_stream):
         table = f"{world.fresh_name()}$t"
         world.log.create_table(table, new.schema)
         world.log.append(table, new.slice(0, 1)).raise_for_conflict()
