@@ -102,33 +102,33 @@ class _Merge(MergeInsertBuilder):
     dataset: lance.LanceDataset
     on: str | Sequence[str] | None
 
-    def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
+    def when_matched_update_all(self, condition: str | None = None) -> Any:
         """Update what matches, as Lance's own does."""
         return super().when_matched_update_all(_whole(condition))
 
-    def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
+    def when_not_matched_by_source_delete(self, expr: str | None = None) -> Any:
         """Delete what no row of the source matches, as Lance's own does."""
         with _saying_why(self.dataset):
             return super().when_not_matched_by_source_delete(_whole(expr))
 
-    def execute(self, data_obj: Any, **options: Any) -> Any:
+    def execute(self, *arguments: Any, **options: Any) -> Any:
         """Carry the merge out, and say why if the log refuses it."""
-        self._avoid_index(data_obj)
-        return _carried_out(self.dataset, super().execute, data_obj, **options)
+        self._avoid_index(*arguments, **options)
+        return _carried_out(self.dataset, super().execute, *arguments, **options)
 
-    def execute_uncommitted(self, data_obj: Any, **options: Any) -> Any:
+    def execute_uncommitted(self, *arguments: Any, **options: Any) -> Any:
         """Write the merge's files, as Lance's own does."""
-        self._avoid_index(data_obj)
-        return super().execute_uncommitted(data_obj, **options)
+        self._avoid_index(*arguments, **options)
+        return super().execute_uncommitted(*arguments, **options)
 
-    def _avoid_index(self, rows: Any) -> None:
+    def _avoid_index(self, data_obj: Any, **_: Any) -> None:
         """Join without an index if keys may be null: by it, Lance leaves out their rows."""
         known = self.dataset.schema
         keys = [self.on] if isinstance(self.on, str) else self.on or known.names
         nullable = [name for name in keys if name in known.names and known.field(name).nullable]
-        if isinstance(rows, pa.Table | pa.RecordBatch):
-            there = [name for name in nullable if name in rows.schema.names]
-            nullable = [name for name in there if rows.column(name).null_count]
+        if isinstance(data_obj, pa.Table | pa.RecordBatch):
+            there = [name for name in nullable if name in data_obj.schema.names]
+            nullable = [name for name in there if data_obj.column(name).null_count]
         if nullable:
             self.use_index(False)
 
