@@ -22,6 +22,7 @@ from commitlog.client.leader.arguments import OF_ARGUMENTS, has_columns, lances_
 from commitlog.client.leader.tables import TableInfo, Tables
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.lost_files import is_of_deleted_version
+from commitlog.client.rows.merging import has_nulls
 from commitlog.client.rows.read_only import COMMITS, Asked, SentDataset
 from commitlog.client.rows.rows import whole
 from commitlog.client.upkeep import Kept
@@ -128,8 +129,10 @@ class _Merge(MergeInsertBuilder):
         nullable = [name for name in keys if name in known.names and known.field(name).nullable]
         if isinstance(data_obj, pa.Table | pa.RecordBatch):
             there = [name for name in nullable if name in data_obj.schema.names]
-            nullable = [name for name in there if data_obj.column(name).null_count]
-        if nullable:
+            may_be_null = has_nulls(data_obj, there)
+        else:
+            may_be_null = bool(nullable)
+        if may_be_null:
             self.use_index(False)
 
 

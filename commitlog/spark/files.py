@@ -27,7 +27,7 @@ from commitlog.adapters.places import bound
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.storage_options import storage_options
-from commitlog.client.leader.repeats import digest_of
+from commitlog.client.leader.repeats import digest_name
 from commitlog.client.rows.data import arrow_stream
 from commitlog.client.rows.full_storage import naming_full_storage
 from commitlog.client.rows.rows import raise_wrong_rows
@@ -345,7 +345,7 @@ def _few(
 
 def brought(table: str, rows: int, digest: int) -> dict[str, int]:
     """Return what a transaction notes of the rows that it brings for a table."""
-    return {f"for {table}": rows, digest_of(table): digest}
+    return {f"for {table}": rows, digest_name(table): digest}
 
 
 def hashes_of(rows: pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:

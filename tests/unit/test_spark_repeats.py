@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.client.leader.repeats import Repeat, digest_of
+from commitlog.client.leader.repeats import Repeat, digest_name
 from commitlog.model.records import Application
 from commitlog.ports import Reader
 from commitlog.spark.options import parse_write
@@ -129,7 +129,7 @@ def test_a_closed_listener_keeps_no_reader(
 
 def test_a_digest_of_an_earlier_release_is_compared_with_none() -> None:
     then = {"for shop$orders": 1, "digest of shop$orders": 5}
-    now = {"for shop$orders": 1, digest_of("shop$orders"): 6}
+    now = {"for shop$orders": 1, digest_name("shop$orders"): 6}
     assert not Repeat(Application("a", 1), {}, then, now).is_other
-    assert Repeat(Application("a", 1), {}, now | {digest_of("shop$orders"): 7}, now).is_other
+    assert Repeat(Application("a", 1), {}, now | {digest_name("shop$orders"): 7}, now).is_other
     assert Repeat(Application("a", 1), {}, then | {"for shop$orders": 2}, now).is_other

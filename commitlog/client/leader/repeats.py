@@ -67,7 +67,7 @@ class Repeat:
         return f"{said}, and its values differ" if self.is_other and same_counts else said
 
 
-def digest_of(table: str) -> str:
+def digest_name(table: str) -> str:
     """Return the name of a table's digest; an earlier one, computed otherwise, had another name."""
     return f"{DIGEST}rows for {table}"
 

@@ -171,7 +171,12 @@ def prepare_merge(
 
 def may_use_index(source: pa.Table, on: Sequence[str], options: MergeOptions) -> bool:
     """Return False for keys with nulls: by an index, pylance would leave their rows out."""
-    return options.use_index and not any(source.column(name).null_count for name in on)
+    return options.use_index and not has_nulls(source, on)
+
+
+def has_nulls(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> bool:
+    """Return True if a column of these holds a null."""
+    return any(rows.column(name).null_count for name in names)
 
 
 def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBuilder:

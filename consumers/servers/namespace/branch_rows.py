@@ -100,7 +100,8 @@ def change_branch(
 
 def whole_condition(name: str, sql: str | None) -> str | None:
     """Return which rows are meant, so that Lance reads all of it; None means all rows."""
-    return None if condition(name, sql) is None or sql is None else whole(sql, name)
+    asked = condition(name, sql)
+    return None if asked is None else whole(asked, name)
 
 
 def answered(dataset: lance.LanceDataset) -> dict[str, Any]:
