@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from commitlog.client.leader.awaited import Awaited, Deliver, SentRecord
 from commitlog.client.leader.leader_errors import error_from
-from commitlog.client.leader.leader_socket import LeaderSocket, TailOfOutcomes
+from commitlog.client.leader.leader_socket import LeaderSocket
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.errors import (
     CommitLogError,
@@ -31,7 +31,7 @@ from commitlog.errors import (
     Unavailable,
 )
 from commitlog.model.records import Outcome
-from commitlog.ports import DeliveryFailed
+from commitlog.ports import DeliveryFailed, Log
 from commitlog.wire import (
     AppendFrame,
     FrameKind,
@@ -60,7 +60,7 @@ class LeaderConnection:
 
     def __init__(
         self,
-        log: TailOfOutcomes,
+        log: Log,
         *,
         name: str,
         log_id: str,

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 
 from commitlog.client.leader.connection import LeaderConnection
-from commitlog.client.leader.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
+from commitlog.client.leader.valid_outcomes import Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status
+from commitlog.ports import Log
 
 _log = logging.getLogger("commitlog")
 _POLL_SECONDS = 0.2
@@ -32,7 +33,7 @@ class Fallback:
 
     def __init__(
         self,
-        log: OutcomesSource,
+        log: Log,
         connection: LeaderConnection,
         *,
         is_readable: Callable[[Outcome], bool],
@@ -109,7 +110,7 @@ class _Following:
 
     def __init__(
         self,
-        log: OutcomesSource,
+        log: Log,
         connection: LeaderConnection,
         is_readable: Callable[[Outcome], bool],
     ) -> None:

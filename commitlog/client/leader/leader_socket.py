@@ -24,10 +24,11 @@ from typing import Any, Protocol
 
 from commitlog.adapters.places import heed
 from commitlog.client.leader.leader_errors import error_from
-from commitlog.client.leader.moved import Moving, where_moved
+from commitlog.client.leader.moved import where_moved
 from commitlog.client.leader.socket_times import Gate, have_system_wait, is_readable
 from commitlog.errors import CommitLogError, CorruptLog, LogClosed, Unavailable
-from commitlog.model.records import Answered, LeaderStarted, Outcome
+from commitlog.model.records import LeaderStarted, Outcome
+from commitlog.ports import Log
 from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
 
 # Of its own: a program that seeds `random` gets from it what it would without us. Without state:
@@ -54,13 +55,6 @@ Frames = list[tuple[FrameKind, bytes]]
 _log = logging.getLogger("commitlog")
 
 
-class TailOfOutcomes(Moving, Protocol):
-    """The end of the outcomes topic, which names the leader."""
-
-    def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
-        """Return the newest records of the outcomes topic."""
-
-
 class Listener(Protocol):
     """The user of the socket. Any thread that reads may call any method."""
 
@@ -84,7 +78,7 @@ class LeaderSocket:
     """One socket at a time to the leader of one partition."""
 
     def __init__(
-        self, log: TailOfOutcomes, partition: int, hello: Mapping[str, Any], listener: Listener
+        self, log: Log, partition: int, hello: Mapping[str, Any], listener: Listener
     ) -> None:
         """Take the log's identity; nothing is connected before `start`."""
         self._log, self._partition = log, partition

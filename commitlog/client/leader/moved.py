@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from commitlog.errors import CommitLogError, LogMoved
+from commitlog.ports import Log
 
 SILENCE_SECONDS = 10.0
 ASK_SECONDS = 3.0
 """A limit in seconds, since the caller also has to reconnect, resend or wait."""
 
 
-class Moving(Protocol):
-    """The part of a log that knows whether it was moved."""
-
-    def check_here(self, timeout_seconds: float = 30.0) -> None:
-        """Raise LogMoved if the log was moved to another cluster."""
-
-
-def where_moved(log: Moving) -> LogMoved | None:
+def where_moved(log: Log) -> LogMoved | None:
     """Return the error that names where a log is, None if it is here or can't be asked now."""
     try:
         log.check_here(ASK_SECONDS)
@@ -33,7 +26,7 @@ def where_moved(log: Moving) -> LogMoved | None:
 class Silence:
     """Asks when nothing has come for a while."""
 
-    def __init__(self, log: Moving) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._heard = time.monotonic()
 

@@ -7,23 +7,11 @@ fallback of a client whose leader is away.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from commitlog.core.log.chain import ChainPlace, chain_at
-from commitlog.model.records import Answered, Genesis, Outcome
-from commitlog.ports import Reader
-
-
-class OutcomesSource(Protocol):
-    """The part of a log that is read here."""
-
-    def read_outcomes(
-        self, partition: int, offset: int = 0, *, patient: float = 0.0
-    ) -> Reader[Answered]:
-        """Read the outcomes topic from an offset on."""
-
-    def genesis(self, partition: int = 0) -> Genesis:
-        """Return a partition's Genesis."""
+from commitlog.model.records import Outcome
+from commitlog.ports import Log
 
 
 class Valid(NamedTuple):
@@ -46,7 +34,7 @@ class ValidOutcomes:
 
     def __init__(
         self,
-        log: OutcomesSource,
+        log: Log,
         partition: int,
         place: ChainPlace,
         *,

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from commitlog.client.leader.tables import TableInfo
     from commitlog.client.leader.tickets import Ticket
     from commitlog.client.rows.opening import Opened
-    from commitlog.model.operations import Operation
-    from commitlog.model.records import Application, Expect, Transaction
+    from commitlog.model.records import Transaction
     from commitlog.model.table import TableId
 
 TableName = str | Sequence[str]
@@ -29,6 +28,7 @@ class Host(Protocol):
         open: Callable[..., lance.LanceDataset]
         submit: Callable[..., Ticket]
         transact: Callable[..., Any]
+        transaction: Callable[..., Transaction]
         position: Callable[..., dict[int, int]]
         snapshot: Callable[..., Any]
 
@@ -40,16 +40,3 @@ class Host(Protocol):
 
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description, asked for now or known already."""
-
-    def transaction(
-        self,
-        operations: tuple[Operation, ...],
-        *,
-        transaction_id: str | None = None,
-        attempt: int = 0,
-        application: Application | None = None,
-        properties: Pairs = (),
-        expects: Sequence[Expect] = (),
-        payloads: tuple[bytes, ...] = (),
-    ) -> Transaction:
-        """Make a transaction of operations, under a new id if none is given."""
