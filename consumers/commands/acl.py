@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from commitlog.errors import InvalidSettings
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.options import HERE, AsJson, Flag, Where
 
 
@@ -38,10 +39,10 @@ def acl(
     config = where.load()
     if role is None:
         columns = (
-            output.Column("role"),
-            output.Column("transactions", lambda row: ", ".join(row["transactions"])),
-            output.Column("outcomes", lambda row: ", ".join(row["outcomes"])),
-            output.Column("work", gives_way=True),
+            Column("role"),
+            Column("transactions", lambda row: ", ".join(row["transactions"])),
+            Column("outcomes", lambda row: ", ".join(row["outcomes"])),
+            Column("work", gives_way=True),
         )
         rows = [
             {

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from commitlog.model.table import format_table_id
 from consumers.commands import output
+from consumers.commands.columns import Column, Row
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import (
     HERE,
@@ -24,7 +25,7 @@ from consumers.commands.options import (
     id_of,
     partitions_of,
 )
-from consumers.commands.output import Column, Row, clock, day_and_time
+from consumers.commands.output import clock, day_and_time
 
 if TYPE_CHECKING:
     from commitlog.model.records import Answered, Outcome

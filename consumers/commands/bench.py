@@ -12,9 +12,9 @@ from cyclopts import App, Parameter
 
 from commitlog.errors import InvalidRequest
 from consumers.commands import output
+from consumers.commands.columns import Column, Row
 from consumers.commands.jobs import need_module
 from consumers.commands.options import HERE, AsJsonReport, Flag, Where
-from consumers.commands.output import Column, Row
 
 Writers = Annotated[
     tuple[int, ...],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from commitlog.model.limits import GRACE_DAYS
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import (
     ABOVE_ZERO,
@@ -106,11 +107,11 @@ def orphans(
         with output.counts("orphans") as bar:
             found = clean(log, table, age, client, on_progress=bar)
     columns = (
-        output.Column("file", "location"),
-        output.Column("bytes", "size", is_number=True),
-        output.Column("age, h", "age_hours", is_number=True),
-        output.Column("why"),
-        output.Column("reason"),
+        Column("file", "location"),
+        Column("bytes", "size", is_number=True),
+        Column("age, h", "age_hours", is_number=True),
+        Column("why"),
+        Column("reason"),
     )
     nothing = "no unneeded files"
     output.print_listing(columns, found, as_json=as_json, nothing=nothing)
@@ -163,12 +164,12 @@ def rules(
             else in_force(log)
         )
     columns = (
-        output.Column("partition", is_number=True),
-        output.Column("protocol", is_number=True),
-        output.Column("ids kept, s", lambda row: row["id_horizon_ms"] / 1000, is_number=True),
-        output.Column("versions back", "history_versions", is_number=True),
-        output.Column("operations", "operations_max", is_number=True),
-        output.Column("lance", "lance_release"),
+        Column("partition", is_number=True),
+        Column("protocol", is_number=True),
+        Column("ids kept, s", lambda row: row["id_horizon_ms"] / 1000, is_number=True),
+        Column("versions back", "history_versions", is_number=True),
+        Column("operations", "operations_max", is_number=True),
+        Column("lance", "lance_release"),
     )
     rows = [
         {"partition": number, **asdict(one), "lance_release": one.lance_release}

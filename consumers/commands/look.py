@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from commitlog.errors import InvalidRequest
 from consumers.commands import output
+from consumers.commands.columns import Column, Row
 from consumers.commands.options import (
     ABOVE_ZERO,
     HERE,
@@ -25,7 +26,7 @@ from consumers.commands.options import (
     connect_client,
     from_stdin,
 )
-from consumers.commands.output import Column, Row, clock, day_and_time
+from consumers.commands.output import clock, day_and_time
 from consumers.runtime.config import Config, ConfigurationError
 
 WHO = Column("writer", "principal", leaves=3)

@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from consumers.commands.columns import Column as Column
-from consumers.commands.columns import Row as Row
-from consumers.commands.columns import cut, fitting
+from consumers.commands.columns import Column, Row, cut, fitting
 from consumers.runtime.log_lines import is_json
 from consumers.runtime.progress import OnCount, OnProgress, told_now_and_then
 

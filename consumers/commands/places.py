@@ -12,6 +12,7 @@ from cyclopts import App
 from commitlog.adapters.places import TABLES
 from commitlog.errors import TransactionRejected
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.options import HERE, AsJson, Where, connect_client
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.runtime.endpoints import read_endpoints, write_endpoints
@@ -97,8 +98,8 @@ def _print(log: CommitLog, *, as_json: bool) -> None:
         {"place": place, "root": root, "now": now} for place, (root, now) in log.places().items()
     ]
     columns = (
-        output.Column("place"),
-        output.Column("root"),
-        output.Column("where it is now", "now"),
+        Column("place"),
+        Column("root"),
+        Column("where it is now", "now"),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no place is in a named root")

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from commitlog.errors import NoSuchNamespace
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.options import HERE, AsJson, Flag, Where, connect_client, user
 from consumers.runtime.config import ConfigurationError
 
@@ -59,9 +60,9 @@ def properties(
             log.set_properties(name or [], values, is_namespace=namespace)
         found = _namespaces(log, name) if namespace else dict(log.table(name).properties)
     rows = [{"name": key, "value": value} for key, value in sorted(found.items())]
-    columns: Sequence[output.Column] = (
-        output.Column("property", "name"),
-        output.Column("value"),
+    columns: Sequence[Column] = (
+        Column("property", "name"),
+        Column("value"),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no properties")
 

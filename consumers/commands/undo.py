@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from commitlog.model.table import format_table_id
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.options import (
     ABOVE_ZERO,
     HERE,
@@ -63,8 +64,8 @@ def tag(
         if one == name or not name
     ]
     columns = (
-        output.Column("tag", "name"),
-        output.Column("position", is_number=True),
+        Column("tag", "name"),
+        Column("position", is_number=True),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no tags")
 
@@ -139,10 +140,10 @@ def _print(outcome: Outcome | None, *, as_json: bool) -> None:
         ]
     )
     columns = (
-        output.Column("table"),
-        output.Column("version", is_number=True),
-        output.Column("metadata"),
-        output.Column("position", is_number=True),
+        Column("table"),
+        Column("version", is_number=True),
+        Column("metadata"),
+        Column("position", is_number=True),
     )
     nothing = "nothing to do: the tables already have that content"
     output.print_listing(columns, rows, as_json=as_json, nothing=nothing)

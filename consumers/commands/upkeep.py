@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from consumers.commands import output
+from consumers.commands.columns import Column
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.on_spark import HERE as SPARK_HERE
 from consumers.commands.on_spark import SparkEnded, check_spark, spark_session
@@ -129,7 +130,7 @@ def _print_acts(acts: Iterable[tuple[Act, str]], but: str = "", *, as_json: bool
         for act, result in acts
     ]
     columns = tuple(
-        output.Column(name, gives_way=name == "reason")
+        Column(name, gives_way=name == "reason")
         for name in ("table", "act", "reason", "result")
         if name != but
     )

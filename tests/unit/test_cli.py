@@ -21,6 +21,7 @@ from commitlog.client.commits.names import like_known
 from commitlog.codecs.lanes import lane
 from consumers import cli, history
 from consumers.commands import ask, backups, options, output, properties, prove, undo
+from consumers.commands.columns import Column
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.log_lines import JsonLines
 from consumers.runtime.places import another_log
@@ -402,9 +403,9 @@ run()
 
 
 COLUMNS = (
-    output.Column("name"),
-    output.Column("size", is_number=True),
-    output.Column("why", gives_way=True),
+    Column("name"),
+    Column("size", is_number=True),
+    Column("why", gives_way=True),
 )
 ROWS = [{"name": "a", "size": 1, "why": ""}, {"name": "bcd", "size": 234, "why": "so\nlong " * 40}]
 
@@ -440,9 +441,9 @@ def test_a_long_name_on_a_terminal_is_cut_in_its_middle(
 ) -> None:
     name = "analytics$" + "of_a_department_" * 10 + "2026_01"
     columns = (
-        output.Column("table"),
-        output.Column("version", is_number=True),
-        output.Column("policy", lambda row: "every", leaves=1),
+        Column("table"),
+        Column("version", is_number=True),
+        Column("policy", lambda row: "every", leaves=1),
     )
     rows = [{"table": "a$t", "version": 1}, {"table": name, "version": 12_345}]
     monkeypatch.setenv("TERM", "xterm")  # a dumb one is 80 wide, whatever COLUMNS says
@@ -504,10 +505,10 @@ def test_a_terminal_too_narrow_for_a_table_shows_cells_below_each_other(
     monkeypatch.setenv("PAGER", "cat")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     columns = (
-        output.Column("fragment", is_number=True),
-        output.Column("made by"),
-        output.Column("changed by"),
-        output.Column("at, UTC", leaves=1),
+        Column("fragment", is_number=True),
+        Column("made by"),
+        Column("changed by"),
+        Column("at, UTC", leaves=1),
     )
     rows = [
         {"fragment": number, "made by": "Append by etl", "changed by": changed, "at, UTC": "noon"}
@@ -552,7 +553,7 @@ def test_a_part_that_logs_json_ends_with_nothing_else(
 def test_a_listing_shows_control_characters_of_a_name_and_does_not_send_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    columns = (output.Column("table"),)
+    columns = (Column("table"),)
     named = [{"table": "a\x1b[31mb\x07 \u202eé名"}, {"table": "two\nlines"}]
     output.print_listing(columns, named, as_json=False, nothing="none")
     _, *lines = capsys.readouterr().out.splitlines()

@@ -32,6 +32,7 @@ from commitlog.model.records import Code, OperationResult, Outcome, Status, Subm
 from commitlog.ports import Log
 from consumers import cli, history
 from consumers.commands import ask, look, output
+from consumers.commands.columns import Column
 from consumers.commands.exit_codes import ExitCode
 from consumers.views import explanation, plots
 from consumers.views.activity import activity
@@ -352,7 +353,7 @@ def test_a_long_listing_is_paged(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "20")
-    columns = (output.Column("n"),)
+    columns = (Column("n"),)
     rows = [{"n": number} for number in range(50)]
     output.print_listing(columns, rows[:5], as_json=False, nothing="")
     assert not paged

@@ -13,6 +13,7 @@ import pytest
 
 from commitlog.model.records import Answered, Outcome, Status
 from consumers.commands import ask, output
+from consumers.commands.columns import Column
 from consumers.commands.exit_codes import ExitCode
 from tests.child import ended
 
@@ -153,9 +154,7 @@ def test_an_alphabet_without_a_name_does_not_keep_a_table_from_being_shown(tmp_p
 def test_no_heading_is_cut_where_a_column_could_leave(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
-    columns = [
-        output.Column(f"heading{at}", lambda row: row["value"], leaves=at) for at in range(4)
-    ]
+    columns = [Column(f"heading{at}", lambda row: row["value"], leaves=at) for at in range(4)]
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     output.print_listing(columns, [{"value": "1"}], as_json=False, nothing="")
@@ -177,7 +176,7 @@ def test_a_finding_that_a_terminal_wraps_goes_on_below_its_beginning(
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    columns = [output.Column(name, itemgetter(name)) for name in ("a", "b")]
+    columns = [Column(name, itemgetter(name)) for name in ("a", "b")]
     rows = [{"a": "日本$表", "b": "1"}, {"a": "shop$or", "b": "2"}]
     output.print_listing(columns, rows, as_json=False, nothing="")
     assert capsys.readouterr().out == "a        b\n日本$表  1\nshop$or  2\n"
