@@ -37,7 +37,7 @@ from consumers.partition.checkpoints.prepared_checkpoint import PreparedCheckpoi
 from consumers.partition.files.catalogue import Head, PartitionHeads
 from consumers.partition.files.events import Ended, Event, Filed, versions_of
 from consumers.partition.files.folders import Folder
-from consumers.partition.files.offset_index import EVERY, NoFolder, OffsetIndex
+from consumers.partition.files.offset_index import EVERY, OffsetIndex
 from consumers.partition.files.owed import Owed
 from consumers.partition.files.owed_writer import OwedWriter
 from consumers.partition.files.past_outcomes import maker_of
@@ -130,9 +130,7 @@ class Session:
         self.published = replica.chain.sequence
         self._ahead_at, self._saved_at, self._checkpoint_seconds = 0.0, clock(), inf
         self.saving = Saving(checkpoints, self.lanes, lambda prepared: self.on_saved(prepared))
-        self.offset_index = OffsetIndex(
-            offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
-        )
+        self.offset_index = OffsetIndex(offset_folder, genesis.log_id, replica.chain.sequence)
         owed = checkpoint.owed if checkpoint else ()
         if owed:
             pays = OwedWriter(log, genesis, owed, machine, self.offset_index, open_store, clock)

@@ -29,39 +29,18 @@ logger = logging.getLogger(__name__)
 _by_sequence = attrgetter("sequence")
 
 
-class NoFolder:
-    """Keeps nothing."""
-
-    def read(self, name: str) -> bytes:
-        """Raise FileNotFoundError."""
-        raise FileNotFoundError(name)
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Forget it."""
-
-    def replace_all(self, files: Mapping[str, bytes]) -> None:
-        """Forget them."""
-
-    def names(self) -> list[str]:
-        """Return nothing."""
-        return []
-
-    def remove(self, name: str) -> None:
-        """Do nothing."""
-
-
 class OffsetIndex:
     """The sparse index of one partition's outcomes topic."""
 
-    def __init__(self, folder: Folder, log_id: str, through: int) -> None:
-        """Take what the folder has of this log up to sequence `through`."""
+    def __init__(self, folder: Folder | None, log_id: str, through: int) -> None:
+        """Take what the folder has of this log up to sequence `through`; None: nothing is kept."""
         self._folder, self._log_id = folder, log_id
         self._places: list[ChainPlace] = []
         self._every = EVERY
         self._changed: set[int] = set()
-        for name in folder.names():
+        for name in folder.names() if folder is not None else ():
             if name.endswith(".json"):
-                self._places += self._load(name)
+                self._places += self._load(folder, name)
         self._places = [place for place in self._places if place.sequence <= through]
         self._places.sort(key=_by_sequence)
         self._thin_out()
@@ -114,9 +93,9 @@ class OffsetIndex:
                 empty.append(f"{number}.json")
         return partial(_write, self._folder, files, empty)
 
-    def _load(self, name: str) -> Iterable[ChainPlace]:
+    def _load(self, folder: Folder, name: str) -> Iterable[ChainPlace]:
         try:
-            body = json.loads(self._folder.read(name))
+            body = json.loads(folder.read(name))
             if not break_seal(body):
                 raise ValueError("it is damaged")
             if body["log_id"] != self._log_id:
@@ -127,8 +106,10 @@ class OffsetIndex:
             return []
 
 
-def _write(folder: Folder, files: Mapping[str, bytes], empty: Iterable[str]) -> None:
+def _write(folder: Folder | None, files: Mapping[str, bytes], empty: Iterable[str]) -> None:
     """Put files and remove others; a full disk costs only time later."""
+    if folder is None:
+        return
     try:
         for name in empty:
             folder.remove(name)

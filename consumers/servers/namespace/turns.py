@@ -18,6 +18,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from lance_namespace import ConcurrentModificationError
 
@@ -31,12 +32,6 @@ LOSER_SECONDS = 10.0
 
 class VersionTaken(ConcurrentModificationError):
     """Another transaction has the version, of the table as it stands."""
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
 
 
 @dataclass(slots=True)
@@ -67,7 +62,7 @@ class KeyedLocks:
         self._lock = threading.Lock()
         self._is_open = threading.Condition(self._lock)
         self._beside: Counter[Hashable] = Counter()
-        self._turns: dict[Hashable, _Turn] = {}
+        self._turns: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
         self._races: dict[Hashable, _Race] = {}
 
     def wait(self, table: Hashable, client: Hashable) -> None:
@@ -120,15 +115,10 @@ class KeyedLocks:
     def of(self, key: Hashable, patience_seconds: float) -> Iterator[None]:
         """Take this key's turn once it is free, or patience is over."""
         with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-            turn.users += 1
-        is_held = turn.lock.acquire(timeout=patience_seconds)
+            turn = self._turns.setdefault(key, threading.Lock())
+        is_held = turn.acquire(timeout=patience_seconds)
         try:
             yield
         finally:
             if is_held:
-                turn.lock.release()
-            with self._lock:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[key]
+                turn.release()
