@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.client.accepted.row_reading import read_write
 from commitlog.client.accepted.row_rebuild import content_of
+from consumers.tools.from_json import from_json
 from consumers.tools.replay import replay_rows
 from consumers.tools.replay.rebuilt import RebuiltTable
 from consumers.tools.replay.replay import Replayed, ReplayOptions, replay
@@ -66,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
 def rebuilt(made: Service, into: Path, **options: Any) -> dict[str, RebuiltTable]:
     result = replay(made.log, 0, ReplayOptions(into, **options))
     assert result.problems == [], f"seed {SEED}"
-    assert Replayed.from_json(result.to_json()).rebuilt == result.rebuilt
+    assert from_json(Replayed, asdict(result)).rebuilt == result.rebuilt
     return {one.table: one for one in result.rebuilt}
 
 

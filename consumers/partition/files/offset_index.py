@@ -38,9 +38,10 @@ class OffsetIndex:
         self._places: list[ChainPlace] = []
         self._every = EVERY
         self._changed: set[int] = set()
-        for name in folder.names() if folder is not None else ():
-            if name.endswith(".json"):
-                self._places += self._load(folder, name)
+        if folder is not None:
+            for name in folder.names():
+                if name.endswith(".json"):
+                    self._places += self._load(folder, name)
         self._places = [place for place in self._places if place.sequence <= through]
         self._places.sort(key=_by_sequence)
         self._thin_out()

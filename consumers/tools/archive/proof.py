@@ -22,6 +22,7 @@ from commitlog.ports import LogIdentity, RawRecord
 from consumers.partition.files.folders import DiskFolder, break_seal, sealed
 from consumers.runtime.locks import exclusive
 from consumers.runtime.places import another_log
+from consumers.tools.from_json import from_json
 
 FORMAT = 1
 PROOF = "proof.json"
@@ -125,7 +126,8 @@ class Archive:
             raise _damaged(path, "its format is unknown; upgrade this program if it is newer")
         if not break_seal(body):
             raise _damaged(path, "it doesn't have the hash that it carries")
-        return cls(path, body["identity"], tuple(_segment(one) for one in body["segments"]))
+        segments = tuple(from_json(DecidedSegment, one) for one in body["segments"])
+        return cls(path, body["identity"], segments)
 
     def of_log(self, identity: LogIdentity, genesis: Genesis) -> Archive:
         """Return it as that of a log whose topics were made again, saved."""
@@ -154,18 +156,6 @@ class Archive:
 def _identity(identity: LogIdentity, genesis: Genesis) -> dict[str, str]:
     known = {**asdict(identity), "log_id": genesis.log_id, "partition": genesis.partition}
     return {name: str(value) for name, value in known.items()}
-
-
-def _segment(data: Mapping[str, Any]) -> DecidedSegment:
-    end = {**data["end"], "decided_beyond": tuple(data["end"]["decided_beyond"])}
-    return DecidedSegment(
-        first_sequence=data["first_sequence"],
-        start_hash=data["start_hash"],
-        outcomes=ArchivedFile(**data["outcomes"]),
-        transactions=ArchivedFile(**data["transactions"]),
-        end=SegmentEnd(**end),
-        given_up=data["given_up"],
-    )
 
 
 def digest_of(records: Iterable[RawRecord]) -> str:

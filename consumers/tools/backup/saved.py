@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import pyarrow.parquet as pq
 
@@ -22,6 +22,7 @@ from commitlog.model.records import Outcome
 from commitlog.ports import RawRecord
 from consumers.runtime.locks import is_alive
 from consumers.tools.archive.files import records_in, table_of
+from consumers.tools.from_json import from_json
 
 NAME = "backup.json"
 FORMAT = 1
@@ -58,14 +59,6 @@ class SavedPartition:
     """The last valid outcome."""
     hash: str = ""
     time_ms: int = 0
-
-    @classmethod
-    def of(cls, found: dict[str, Any]) -> SavedPartition:
-        """Read it from JSON."""
-        chunks = {
-            name: [Chunk(**one) for one in found[name]] for name in ("transactions", "outcomes")
-        }
-        return cls(**{**found, **chunks})
 
 
 def follows(record: object, sequence: int, head: str) -> TypeGuard[Outcome]:
@@ -108,8 +101,7 @@ class Backup:
                     f"the backup at {place} has format {found['format']}, and this program reads"
                     f" {FORMAT}: use the program that made it"
                 )
-            found["partitions"] = [SavedPartition.of(one) for one in found["partitions"]]
-            return cls(**found)
+            return from_json(cls, found)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

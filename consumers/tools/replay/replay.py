@@ -13,7 +13,7 @@ bytes, so it is compared by its fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
@@ -34,6 +34,7 @@ from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.partition.files.table_files import HINT
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.erasure.acts import expiry_in
+from consumers.tools.from_json import from_json
 from consumers.tools.replay.rebuilt import RebuiltPlaces, RebuiltTable, Rows, RowsPlace
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import (
@@ -114,15 +115,6 @@ class Replayed:
         """Return it as a JSON object."""
         return {"ok": self.is_equal, **asdict(self)}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Replayed:
-        """Return what `to_json` made an object of."""
-        values = {name: data[name] for name in cls.__slots__}
-        values["expired"] = Expired.from_json(data["expired"])
-        values["rebuilt"] = [RebuiltTable(**one) for one in data["rebuilt"]]
-        values["problems"] = [Problem.from_json(problem) for problem in data["problems"]]
-        return cls(**values)
-
 
 def replay(
     log: Log, partition: int, options: ReplayOptions, *, on_progress: OnProgress = untold
@@ -163,7 +155,7 @@ class _Replay:
             self._state.clear()
         else:
             replica, self._machine = found[0].replica(), found[0].machine
-            self._result = Replayed.from_json(found[1]["result"])
+            self._result = from_json(Replayed, found[1]["result"])
             self._result.resumed_at = replica.chain.sequence
         self._before = (self._result.equal_bytes, self._result.equal_fields)
         self._equal_metadata, self._alike_metadata = 0, 0
@@ -327,7 +319,7 @@ class _Replay:
         self._index.flush(self._walk.replica)
         self._count()
         found = {
-            "result": self._result.to_json(),
+            "result": asdict(self._result),
             "versions": self._versions.to_json(),
             "files": self._files.missing.to_json() if self._files is not None else [],
             "empty": [[name, *empty] for name, empty in self._empty.items()],

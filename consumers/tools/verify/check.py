@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.adapters.recordings import Recordings
@@ -25,6 +26,7 @@ from consumers.partition.checkpoints.checkpoint import Checkpoint
 from consumers.runtime.progress import OnProgress, untold
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.erasure.acts import ERASURE
+from consumers.tools.from_json import from_json
 from consumers.tools.verify.deciding import Decider
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
@@ -105,15 +107,14 @@ class _Check:
         """Take an interrupted run up, or begin one; return where it stands."""
         options, replica, found = self._options, Replica(), None
         if options.state is not None:
-            self._state = State(
-                options.state, self._log, self._genesis, options.wanted(), options.save_seconds
-            )
+            wanted, seconds = options.wanted(), options.save_seconds
+            self._state = State(options.state, self._log, self._genesis, wanted, seconds)
             found = self._state.load()
             if found is None:
                 self._state.clear()
         if found is not None:
             replica, self._machine = found[0].replica(), found[0].machine
-            self._verdict = PartitionFindings.from_json(found[1]["verdict"])
+            self._verdict = from_json(PartitionFindings, found[1]["verdict"])
             self._verdict.resumed_at = replica.chain.sequence
             self._given_up.restore(found[1]["given_up"])
             self._rows.restore(found[1]["rows"])
@@ -334,8 +335,7 @@ class _Check:
 
     def _read_on(self) -> bool:
         """Read to the present end; return True if that is a later one and the log can be read."""
-        walk = self._walk
-        before = walk.sequence
+        walk, before = self._walk, self._walk.sequence
         walk.extend()
         self._read()
         return walk.problem is None and walk.sequence > before
@@ -373,7 +373,7 @@ class _Check:
             self._index.flush(self._walk.replica)
         self._count()
         found: dict[str, Any] = {
-            "verdict": self._verdict.to_json(),
+            "verdict": asdict(self._verdict),
             "given_up": self._given_up.to_json(),
             "rows": self._rows.to_json(),
         }

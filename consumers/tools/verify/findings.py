@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -78,11 +78,6 @@ class Problem:
     hurts: str = ""
     """The versions that can't be read without a file that is missing."""
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Problem:
-        """Return what `asdict` made an object of."""
-        return cls(**{**data, "kind": ProblemKind(data["kind"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
@@ -122,12 +117,6 @@ class Expired:
                 principal=principal,
             )
             self.newest = [*self.newest, expiry][-EXPIRIES_KEPT:]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Expired:
-        """Return what `asdict` made an object of."""
-        newest = [Expiry(**expiry) for expiry in data["newest"]]
-        return cls(data["versions"], data["records"], newest)
 
 
 @dataclass(slots=True)
@@ -222,13 +211,3 @@ class PartitionFindings:
         """Return it as a JSON object."""
         first = {"ok": self.is_whole, "first_bad_sequence": self.first_bad_sequence}
         return {**first, **asdict(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PartitionFindings:
-        """Return what `to_json` made an object of."""
-        values = {name: data[name] for name in cls.__slots__ if name in data}
-        values["expired"] = Expired.from_json(data["expired"])
-        values["erased"] = Erased(**data["erased"])
-        values["rows_expired"] = Erased(**data["rows_expired"])
-        values["problems"] = [Problem.from_json(problem) for problem in data["problems"]]
-        return cls(**values)
