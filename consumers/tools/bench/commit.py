@@ -54,7 +54,9 @@ WARM_UP_SHARE = 2000
 writers' small requests take other ways through the broker than one writer's large ones."""
 PEER_WRITERS_MAX = 32
 """Of the peers other than pylance: with more, most of theirs fail, and a round takes minutes."""
-PIPELINED_WRITERS, IN_FLIGHT = 4, 200
+PIPELINED = ("latest", 4)
+"""The policy and the number of writers that keep many commits in flight."""
+IN_FLIGHT = 200
 
 
 def run(
@@ -105,7 +107,7 @@ def run(
                 for policy in policies:
                     take(lambda: run_ours(log, target, policy, count, seconds), is_ours=True)  # noqa: B023
         for _ in range(rounds):
-            take(lambda: _pipelined(log, target, seconds), is_ours=True)
+            take(lambda: run_ours(log, target, *PIPELINED, seconds, IN_FLIGHT), is_ours=True)
     fsyncs.sort()
     floor = statistics.median(p50 for p50, _ in two_hops)
     return {
@@ -153,28 +155,18 @@ def _warm_up(log: CommitLog, commits: int, report: Report) -> None:
 
 
 def run_ours(
-    log: CommitLog, target: tuple[str, str], policy: str, writers: int, seconds: float
-) -> Round:
-    """Run one round of writers, each with one commit in flight; `target` reaches the log."""
-    return _round(log, target, f"commitlog {policy}", policy, 1, writers, seconds)
-
-
-def _pipelined(log: CommitLog, target: tuple[str, str], seconds: float) -> Round:
-    return _round(
-        log, target, "commitlog pipelined", "latest", IN_FLIGHT, PIPELINED_WRITERS, seconds
-    )
-
-
-def _round(
     log: CommitLog,
     target: tuple[str, str],
-    system: str,
     policy: str,
-    in_flight: int,
     writers: int,
     seconds: float,
+    in_flight: int = 1,
 ) -> Round:
-    """Run one round on a fresh table of ours; compare rows and versions with the commits."""
+    """Run one round on a fresh table of ours; compare rows and versions with the commits.
+
+    `target` reaches the log. Each writer has so many commits in flight.
+    """
+    system = f"commitlog {policy if in_flight == 1 else 'pipelined'}"
     table, fragment = table_and_fragment(log, policy)
     outcome = log.submit(table, lance.LanceOperation.Append([fragment])).result()
     outcome.raise_for_conflict()
