@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from consumers.commands.options import (
     from_stdin,
 )
 from consumers.commands.output import clock, day_and_time
-from consumers.runtime.config import Config, ConfigurationError
+from consumers.runtime.config import ConfigurationError
 
 WHO = Column("writer", "principal", leaves=3)
 FRAGMENT = Column("fragment", "fragment_id", is_number=True)
@@ -156,11 +157,13 @@ def sql(
     config, root = where.load(), where.index_root()
     index.connect(root).close()  # an index that cannot be read is told as such
     text = from_stdin() if query == "-" else query
-    with _Tables(config) as tables:
-        found = run_sql(text, tables.open, index=root / "index.duckdb")
+    with contextlib.ExitStack() as opened:
+        # The log is reached when the first table is opened.
+        log = functools.cache(lambda: opened.enter_context(connect_client(config)))
+        found = run_sql(text, lambda *of: log().open(*of), index=root / "index.duckdb")
     found = found.rename_columns(_apart(found.column_names))
     # A user's time without a zone may be anywhere's.
-    shown = partial(jsonable, is_utc=False)
+    shown = functools.partial(jsonable, is_utc=False)
     values = [list(map(shown, _values(column))) for column in found.columns]
     rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*values, strict=True)]
     columns = [
@@ -220,26 +223,6 @@ def _in_iso(value: str | None, zone: str) -> str | None:
     if value.startswith("<"):
         return _WITHOUT_END.get(value, value)
     return value.replace(" ", "T", 1) + zone
-
-
-class _Tables:
-    """Opens tables through the log, which is reached when the first one is opened."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._log: Any = None
-
-    def open(self, table: str, version: int | None) -> Any:
-        if self._log is None:
-            self._log = connect_client(self._config)
-        return self._log.open(table, version)
-
-    def __enter__(self) -> _Tables:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._log is not None:
-            self._log.close()
 
 
 def plot(
