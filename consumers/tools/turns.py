@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from commitlog.errors import Unavailable
@@ -37,14 +38,13 @@ class Turns:
         self._late = {name: one for name, one in self._late.items() if one.is_alive()}
         if incarnation in self._late:
             raise Unavailable("an earlier turn of it hasn't ended; does its store hang?")
-        done: list[T] = []
-        failed: list[BaseException] = []
+        done = Future[T]()
 
         def turn() -> None:
             try:
-                done.append(work())
+                done.set_result(work())
             except BaseException as error:
-                failed.append(error)
+                done.set_exception(error)
 
         # A daemon: a process doesn't wait for it to end.
         thread = threading.Thread(target=turn, name="a table's turn", daemon=True)
@@ -59,6 +59,4 @@ class Turns:
             raise Unavailable(
                 f"its turn takes longer than {self._seconds:g} s and goes on beside the others'"
             )
-        if failed:
-            raise failed[0]
-        return done[0]
+        return done.result()
