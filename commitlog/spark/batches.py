@@ -42,9 +42,9 @@ from commitlog.errors import (
     Unavailable,
 )
 from commitlog.model.records import Application, Code, Outcome
-from commitlog.model.table import format_table_id
+from commitlog.model.table import TableId, format_table_id
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.file_commits import trace_writes, version_written_for
+from commitlog.spark.file_commits import has_committed, trace_writes, version_written_for
 from commitlog.spark.files import (
     Connect,
     Target,
@@ -96,6 +96,8 @@ class Batch:
         self._parts: list[Part] = []
         self._idle: list[TableInfo] = []
         """Tables in which a merge had rows and found nothing to do."""
+        self._named: dict[TableId, TableInfo] = {}
+        """All tables that are named, also those for which there are no rows."""
         self._wrote: list[Wrote] = []
         self._brought: dict[str, int] = {}
         """How many rows for which table, and their digests."""
@@ -104,7 +106,7 @@ class Batch:
 
     def append(self, table: str, frame: DataFrame) -> None:
         """Write a frame's rows; they are in the table once the batch is committed."""
-        info = standing(self._log, table)
+        info = self._table(table)
         target = target_for(
             info, table, frame.schema, self._options, overwrite=False, has_digest=True
         )
@@ -141,7 +143,7 @@ class Batch:
             delete_where=delete_where,
             **options,
         )
-        info = standing(self._log, table)
+        info = self._table(table)
         with Source(frame, wanted, info) as rows:
             local = rows.local if self._options.by_log else None
             small = merged(info, local, wanted)
@@ -159,21 +161,26 @@ class Batch:
         self._brings({n: count for n, count in part.counts.items() if n not in COUNTED})
         self._parts.append((info, part))
 
+    def _table(self, name: str) -> TableInfo:
+        info = standing(self._log, name)
+        self._named[info.table_id] = info
+        return info
+
     def _brings(self, counts: Mapping[str, int]) -> None:
         for name, count in counts.items():
             self._brought[name] = joined_digests([self._brought.get(name, 0), count])
 
     def commit(self, application: Application, timeout: float) -> Outcome | None:
-        """Commit all of it as one record; None if there was nothing to do.
+        """Commit all of it as one record; None if there is nothing to do, and never was.
 
         Raises:
             CommitConflict: another commit won on merged rows, or the log refused the batch.
             Unavailable: nothing was appended. Either way, the files are removed.
         """
-        if not self._parts:
-            return None
-        parts = [*self._parts, *self._marks()]
         try:
+            parts = [*self._parts, *self._marks(application)]
+            if not parts:
+                return None
             try:
                 ticket, outcome = self._submit(parts, application, timeout)
             except TransactionRejected as error:
@@ -195,16 +202,23 @@ class Batch:
         )
         return outcome
 
-    def _marks(self) -> list[Part]:
+    def _marks(self, application: Application) -> list[Part]:
         """Return appends of no rows to tables in which there is nothing to do.
 
         If this batch is a repeat, its first attempt may have worked in just these tables. Without
-        them in the record, the log would take the rest for a batch that it hasn't yet.
+        them in the record, the log would take the rest for a batch that it hasn't yet. A table for
+        which there are no rows isn't given a version for that: it is in the record if the log has
+        the batch there. So is any, if there is nothing to do at all.
         """
-        named = {info.table_id for info, _ in self._parts}
-        idle = {info.table_id: info for info in self._idle if info.table_id not in named}
+        done = {info.table_id for info, _ in self._parts}
+        idle = {info.table_id for info in self._idle if self._parts}
+        asked = partial(has_committed, self._log, self._options, application=application)
         nothing = lance.LanceOperation.Append([])
-        return [(info, Prepared(nothing, 0, keys=no_keys(info))) for info in idle.values()]
+        return [
+            (info, Prepared(nothing, 0, keys=no_keys(info)))
+            for table, info in self._named.items()
+            if table not in done and (table in idle or asked(info.name))
+        ]
 
     def _submit(
         self, parts: Sequence[Part], application: Application, timeout: float

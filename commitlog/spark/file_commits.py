@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,13 +44,13 @@ def commit_files(
     application: Application | None,
     wait: str,
 ) -> Outcome | None:
-    """Commit what the executors wrote as one transaction; no files and no overwrite: nothing.
+    """Commit what the executors wrote as one transaction; without rows, only what is a repeat.
 
     Raises:
         CommitConflict: the log refused it; the message says what to do.
         OutcomeUnknown: run the batch again, under the same application id and sequence.
     """
-    if not files.rows and not overwrite:
+    if not (files.rows or overwrite or has_committed(log, options, options.table, application)):
         return None
     properties = noted(brought(options.table, files.rows, files.digest)) if application else ()
     rows = small_enough(files)
@@ -106,8 +106,24 @@ def commit_files(
         raise TransactionRejected(said, error.outcome) from error
 
 
+def has_committed(
+    log: Any, options: WriteOptions, table: str, application: Application | None
+) -> bool:
+    """Return True if a table has a commit under an application's sequence; nothing is appended.
+
+    A batch without rows makes no version. But if it is run again after an attempt that had rows,
+    it is a repeat whose rows differ, and the log has to answer it.
+    """
+    if application is None:
+        return False
+    nothing = lance.LanceOperation.Append([])
+    ask = partial(log.submit, table, nothing, application=application, dry_run=True)
+    outcome = while_away(ask, time.monotonic() + options.timeout_seconds).result()
+    return outcome.status is Status.COMMITTED and outcome.answers is not None
+
+
 def version_written_for(
-    now: Any, fragments: Iterable[FragmentMetadata], version: int, fields: str
+    now: Any, fragments: Sequence[FragmentMetadata], version: int, fields: str
 ) -> int | None:
     """Return the read version that an append of files must name; None: as of the head.
 
@@ -116,7 +132,7 @@ def version_written_for(
     are the same, since it would refuse the rows for other changes, too. Nor if files have a field
     that the table lacks: as of the head the log refuses them, instead of leaving values out.
     """
-    is_same = fields_digest(now) == fields or _unknown(now, fragments)
+    is_same = not fragments or fields_digest(now) == fields or _unknown(now, fragments)
     return None if is_same else min(version, now.version)
 
 

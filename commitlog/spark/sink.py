@@ -79,9 +79,6 @@ class StreamSink(DataSourceStreamArrowWriter):
                 advice="Use trigger(processingTime=…) or trigger(availableNow=True)",
             )  # fmt: skip
         written = [message for message in messages if isinstance(message, TaskFiles)]
-        files = joined(message.files for message in written)
-        if not files.rows and not self.overwrite:
-            return
         query_id = _agreed_query_id(written, batchId, self.checkpoint)
         application = Application(
             application_id=self.options.application_id or query_id, sequence=batchId, run=query_id
@@ -90,7 +87,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self.connect(self.options.connection),
             self.options,
             self.target,
-            files,
+            joined(message.files for message in written),
             overwrite=self.overwrite,
             application=application,
             wait="committed",

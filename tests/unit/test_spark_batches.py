@@ -28,7 +28,7 @@ from commitlog.spark.files import write_files
 from commitlog.spark.merge import COUNTED, _Execution
 from commitlog.spark.merge_files import DELETE
 from commitlog.spark.options import parse_batches
-from tests.service import SCHEMA, ids_of, rows, service
+from tests.service import SCHEMA, applying, ids_of, rows, service
 
 OPTIONS = {"kafka.bootstrap.servers": "h:1"}
 
@@ -258,6 +258,41 @@ def test_a_batch_run_again_does_nothing_to_a_table_to_which_it_did_nothing(
         assert again.answers == first.sequence
         assert ids_of(log.open("a")) == [2]
         assert ids_of(log.open("b")) == [2, 7]
+
+
+@pytest.mark.parametrize("again", [(), ("b",), ("a", "b")])
+@pytest.mark.parametrize("by", ["files", "log"])
+def test_a_batch_whose_rows_went_elsewhere_when_it_ran_again_is_a_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, again: tuple[str, ...]
+) -> None:
+    """Tables without rows the first time got those of the second: half of each was committed."""
+    monkeypatch.setattr(
+        batches, "write_frame", lambda frame, target: write_files(frame.to_batches(), target)
+    )
+    with service(tmp_path) as world, applying(world.client):
+        log = world.client
+        for table in ("a", "b"):
+            log.create_table(table, SCHEMA)
+
+        def run(*filled: str, **given: str) -> Batch:
+            batch = Batch(log, parse_batches({**OPTIONS, "rows": by, **given}))
+            for table in ("a", "b"):
+                frame: Any = rows(1) if table in filled else rows()
+                given_rows = MagicMock(
+                    schema=from_arrow_schema(SCHEMA), to_batches=frame.to_batches
+                )
+                batch.append(table, given_rows)
+            batch.commit(Application("job", 0), timeout=30)
+            return batch
+
+        assert run("a").repeat is None
+        repeat = run(*again).repeat
+        assert repeat is not None
+        assert repeat.is_other
+        with pytest.raises(InvalidTransaction, match="committed before"):
+            run(*again, strictRepeats="true")
+        assert ids_of(log.open("a")) == [1]
+        assert log.table("b").version == 1
 
 
 def test_files_of_a_record_stay_if_only_its_rows_are_refused(

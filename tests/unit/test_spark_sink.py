@@ -264,6 +264,34 @@ def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
         sink.commit(told(sink, [4]))
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_batch_that_has_no_rows_any_more_is_compared_with_its_first_attempt(
+    world: Service, caplog: pytest.LogCaptureFixture, streaming: bool
+) -> None:
+    """It was taken for done in silence, though the table has rows that its source lacks."""
+
+    def run(batch: int, *rows_of_tasks: list[int], **given: str) -> None:
+        if streaming:
+            stream = stream_sink(world, "q", **given)
+            stream.commit(told(stream, *rows_of_tasks), batch)
+            return
+        job = batch_sink(world, txnAppId="q", txnVersion=str(batch), **given)
+        job.commit(told(job, *rows_of_tasks))
+
+    run(0, [1, 2], [])
+    head = world.client.table(TABLE).version
+    run(0, [], [])
+    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert f"(2 rows for {TABLE})" in warning
+    assert f"(0 rows for {TABLE}) was not written" in warning
+    with pytest.raises(InvalidTransaction, match="committed before"):
+        run(0, [], strictRepeats="true")
+    run(1, [], strictRepeats="true")
+    assert world.client.table(TABLE).version == head, "no rows make no version"
+    run(1, [3], strictRepeats="true")
+    assert ids(world) == [1, 2, 3]
+
+
 def test_rows_without_columns_are_refused(world: Service) -> None:
     options = parse_write({"table": TABLE, "kafka.bootstrap.servers": "h:1"}, streaming=False)
     for overwrite in (False, True):
