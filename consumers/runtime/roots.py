@@ -33,7 +33,7 @@ _UNWRITABLE = frozenset(
 
 
 class RootInUse(CommitLogError):
-    """Another `commitlog up` runs on this root: use it, stop it, or choose another root."""
+    """Another process has this root, or a part of it: use it, stop it, or choose another root."""
 
 
 class RootUnusable(CommitLogError):

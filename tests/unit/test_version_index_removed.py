@@ -1,25 +1,43 @@
-"""What becomes of `index.duckdb` if others remove it, or open it for writing."""
+"""What becomes of the index's files if others remove them, write to them, or hold them open."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from commitlog.core.log.replica import Decided
+from commitlog.errors import CommitLogError, Unavailable
 from commitlog.ports import Log
 from consumers import history
-from consumers.views.version_index import process, run_index
+from consumers.views.version_index import VersionIndex, process, run_index
+from consumers.views.version_index.rows import no_recordings
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
+from tests.unit.test_version_index_store import position_after
 from tests.waiting import wait_until
 
 
+def _truncate(path: Path) -> None:
+    os.truncate(path, 20_000)
+
+
+def _scribble(path: Path) -> None:
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.seek(size // 4)
+        file.write(b"x" * (size // 4))
+
+
 @pytest.mark.slow
-def test_a_file_that_was_removed_comes_back_on_a_log_at_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lose", [Path.unlink, _truncate], ids=["removed", "truncated"])
+def test_a_file_that_was_lost_comes_back_on_a_log_at_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None]
 ) -> None:
     monkeypatch.setattr(process, "END_OFFSET_SECONDS", 0.0)
     stream, stop, ready = PartitionLog(), threading.Event(), threading.Event()
@@ -35,14 +53,17 @@ def test_a_file_that_was_removed_comes_back_on_a_log_at_rest(
         )
 
     def is_shown() -> bool:
-        return public.exists() and len(history.timeline(tmp_path, limit=100)) == 20
+        try:
+            return len(history.timeline(tmp_path, limit=100)) == 20
+        except CommitLogError:
+            return False
 
     public, keeper = tmp_path / "index.duckdb", threading.Thread(target=keep)
     keeper.start()
     try:
         assert ready.wait(100)
         wait_until(is_shown, "all of the log")
-        public.unlink()
+        lose(public)
         wait_until(is_shown, "all of it again")
     finally:
         stop.set()
@@ -66,3 +87,33 @@ def test_who_writes_to_the_file_is_in_the_way(tmp_path: Path) -> None:
         with pytest.raises(history.BrokenIndex, match=r"Another process writes to it: end that"):
             history.timeline(tmp_path)
         writer.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [_truncate, _scribble])
+def test_a_live_file_that_others_wrote_to_is_never_published(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """A keeper that has most of it in memory wouldn't notice, and readers had nothing until it
+    was started again. By then DuckDB may name a damaged block, which isn't a lock."""
+    stream = PartitionLog()
+    stream.grow(640)
+    first, second = stream.decided()[:320], stream.decided()[320:]
+    with VersionIndex(tmp_path) as index:
+        index.bind({"log_id": "L"})
+        index.apply(first, position_after(first), recordings=no_recordings)
+        assert index.publish()
+        damage(tmp_path / "index" / "live.duckdb")
+        with pytest.raises(Unavailable, match=r"another program wrote to .*live\.duckdb, which is"):
+            _take(index, second)
+    assert len(history.timeline(tmp_path, limit=1000)) == 320
+    with VersionIndex(tmp_path) as index:
+        assert "live file set aside" in index.note
+        assert "restored from the published file" in index.note
+        _take(index, second)
+    assert len(history.timeline(tmp_path, limit=1000)) == 640
+
+
+def _take(index: VersionIndex, batch: list[Decided]) -> None:
+    index.apply(batch, position_after(batch), recordings=no_recordings)
+    assert index.publish()

@@ -32,6 +32,7 @@ from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers import history
+from consumers.runtime.roots import RootInUse
 from consumers.views.version_index import IndexPosition, Term, VersionIndex, run_index
 from consumers.views.version_index.process import follow
 from consumers.views.version_index.rows import no_recordings
@@ -171,7 +172,7 @@ def test_a_failed_batch_leaves_no_rows(tmp_path: Path, decided: list[Decided]) -
 def test_one_keeper_at_a_time(tmp_path: Path) -> None:
     with (
         VersionIndex(tmp_path),
-        pytest.raises(Unavailable, match="keeps the version index"),
+        pytest.raises(RootInUse, match="keeps the version index"),
     ):
         VersionIndex(tmp_path)
     VersionIndex(tmp_path).close()

@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from commitlog.errors import Unavailable
 from consumers.runtime import locks
+from consumers.runtime.roots import RootInUse
 
 
 class Layout:
@@ -45,12 +45,15 @@ class Layout:
             left.unlink()
 
     def take_lock(self) -> int:
-        """Become the keeper; return the descriptor that holds the lock until it is closed."""
+        """Become the keeper; return the descriptor that holds the lock until it is closed.
+
+        Raises RootInUse if another process is.
+        """
         descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
         if not locks.taken(descriptor):
             holder = locks.owner(descriptor)
             os.close(descriptor)
-            raise Unavailable(
+            raise RootInUse(
                 f"process {holder or 'unknown'} keeps the version index of {self.root} already; "
                 "stop it first, or use another --root"
             )

@@ -75,16 +75,29 @@ class Live:
             self.connection.execute(f"SET disabled_compression_methods = '{COMPRESSION_OFF}'")
         except duckdb.Error as error:
             self.connection.close()
-            if "lock" in str(error) or "No space left" in str(error):
+            if "Could not set lock" in str(error) or "No space left" in str(error):
                 raise Unavailable(f"cannot open {layout.live}: {error}") from error
             raise Damaged(str(error)) from error
         self.descriptor = os.open(layout.live, os.O_RDONLY)
+        self._left: tuple[int, int] | None = None
 
     def close(self) -> None:
         """Close the file; the descriptor goes last."""
         with contextlib.suppress(duckdb.Error):
             self.connection.close()
         os.close(self.descriptor)
+
+    def leave(self) -> None:
+        """Note how the file is: until the next checkpoint nothing of this program writes to it."""
+        self._left = self._size_and_time()
+
+    def is_as_left(self) -> bool:
+        """Return True if nothing was written to the file since; what DuckDB spilled counts too."""
+        return self._left == self._size_and_time()
+
+    def _size_and_time(self) -> tuple[int, int]:
+        found = os.fstat(self.descriptor)
+        return found.st_size, found.st_mtime_ns
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Run a statement and return all rows (an open result would block the next one)."""
@@ -187,10 +200,7 @@ class Live:
             version = self.meta().get("schema_version")
             if version != str(SCHEMA_VERSION):
                 raise Damaged(f"schema version {version}, this program has {SCHEMA_VERSION}")
-            for relation in EVENTS:
-                self.query(f"SELECT bit_xor(hash(r)) FROM hot.{relation.name} r")
-            for relation in STATE:
-                self.query(f"SELECT bit_xor(hash(r)) FROM {relation.name} r")
+            read_whole(self.connection)
             for path, size in self.query("SELECT path, bytes FROM segments"):
                 file = self.layout.folder / str(path)
                 if not file.is_file() or file.stat().st_size != size:
@@ -208,6 +218,12 @@ class Live:
                 for relation in EVENTS:
                     self.show_events(relation)
                 self.set_meta("root", str(self.layout.root))
+
+
+def read_whole(connection: duckdb.DuckDBPyConnection) -> None:
+    """Read all rows of a live file, or of a copy, that a connection uses; duckdb.Error."""
+    for name in [*(f"hot.{one.name}" for one in EVENTS), *(one.name for one in STATE)]:
+        connection.execute(f"SELECT bit_xor(hash(r)) FROM {name} r").fetchall()
 
 
 def read_segments(paths: Sequence[str]) -> str:

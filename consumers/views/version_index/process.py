@@ -255,7 +255,8 @@ def run_index(
     Raises:
         WrongLog: the index follows another log.
         CorruptLog: the log contradicts itself or the index.
-        Unavailable: another process keeps the index, or its files can't be written.
+        RootInUse: another process keeps the index.
+        Unavailable: its files can't be written, or another program damaged them.
     """
 
     def told(done: int, total: int) -> None:

@@ -25,8 +25,8 @@ from consumers.views.version_index.appends import Appends
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
-from consumers.views.version_index.layout import Layout, note_whole
-from consumers.views.version_index.live import open_live
+from consumers.views.version_index.layout import Layout, note_whole, noted_counts
+from consumers.views.version_index.live import Damaged, open_live
 from consumers.views.version_index.operation_results import read
 from consumers.views.version_index.publish import publish, published_positions
 from consumers.views.version_index.rows import (
@@ -106,7 +106,7 @@ class VersionIndex:
     ) -> None:
         """Open the index under `root`, restored or made again if it is missing or damaged.
 
-        Raises Unavailable if another process keeps it.
+        Raises RootInUse if another process keeps it.
         """
         layout = self.layout = Layout(root)
         layout.prepare()
@@ -213,21 +213,31 @@ class VersionIndex:
             self._sealer.step(self._sequences(), wait=self._sealer.overdue)
 
     def publish(self) -> bool:
-        """Show readers what is committed; return True if there was anything new to show."""
+        """Show readers what is committed; return True if there was anything new to show.
+
+        Raises Unavailable if it can't be written, or the live file was damaged from outside.
+        """
         with self._guarded():
             if self._sealer.step(self._sequences()):
                 self._dirty = True
             if not self._dirty or self._behind_published():
                 return False
-            publish(self._live, self._log_id, self._sequences())
+            try:
+                publish(self._live, self._log_id, self._sequences())
+            except Damaged as damage:
+                raise Unavailable(
+                    f"another program wrote to {self.layout.live}, which is damaged now: {damage}."
+                    " Nothing is lost: start again, and it is set aside and built anew"
+                ) from damage
             self._dirty = False
             self._sealer.published()
         return True
 
     def note_whole(self, at: float) -> None:
         """Note when the log was seen to have nothing else, unless that is yet to be published."""
-        if not self.layout.public.exists():
-            self._dirty = True  # somebody removed it, and on a log at rest nothing else publishes
+        if noted_counts(self.layout.root, self._log_id) is None:
+            # Somebody removed or changed it, and on a log at rest nothing else publishes.
+            self._dirty = True
         if not self._dirty:
             note_whole(self.layout, at)
 
