@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.adapters.storage import LocalStore, ObjectStore, sha256_of
-from commitlog.adapters.storage_remote import RemoteStore
+from commitlog.adapters.storage import ObjectStore
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import READ_BYTES_MAX
 
@@ -23,22 +22,7 @@ def read_at_most(store: ObjectStore, path: str, bytes_max: int = 0) -> bytes:
     Raises FileNotFoundError.
     """
     most = min(bytes_max or READ_BYTES_MAX, READ_BYTES_MAX)
-    if isinstance(store, RemoteStore):
-        size, read = store.opened(path)
-    else:
-        size = store.size(path)
-
-        def read() -> bytes:
-            return store.read(path)
-
+    size, read = store.opened(path)
     if size > most:
         raise TooLarge(size, most)
     return read()
-
-
-def digest_of(store: ObjectStore, path: str) -> str:
-    """Return what `ObjectStore.set_aside` compares of a file; on a disk it may have any size.
-
-    Raises FileNotFoundError.
-    """
-    return store.digest(path) if isinstance(store, LocalStore) else sha256_of(store.read(path))

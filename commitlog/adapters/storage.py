@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -60,7 +60,13 @@ class ObjectStore(Protocol):
     """Whether `move` takes the same time however large the file is."""
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
+        """Return a file's bytes; FileNotFoundError, or OSError (EFBIG) above READ_BYTES_MAX."""
+
+    def opened(self, path: str) -> tuple[int, Callable[[], bytes]]:
+        """Return a file's size in bytes, and what reads it; -1, or FileNotFoundError."""
+
+    def digest(self, path: str) -> str:
+        """Return what `set_aside` compares of a file, of any size; raise FileNotFoundError."""
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
@@ -72,10 +78,13 @@ class ObjectStore(Protocol):
         """Put a file if there is none; return True if this call did."""
 
     def write_ahead(self, path: str, data: bytes) -> None:
-        """Put a file that is not read until another one, written afterwards, names it.
+        """Put a file, maybe not at once whole, that isn't read until one written later names it."""
 
-        That is cheaper than `write`: it need not appear whole.
-        """
+    def write_hint(self, path: str, data: bytes) -> None:
+        """Put a file, replacing what was there, that nobody misses if a power cut empties it."""
+
+    def keep(self, path: str) -> None:
+        """Put what another process left on the disk, where files are kept so; objects are safe."""
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
@@ -99,20 +108,6 @@ class ObjectStore(Protocol):
 def sha256_of(data: bytes) -> str:
     """Return the digest of a file's bytes, as `ObjectStore.set_aside` compares it."""
     return hashlib.sha256(data).hexdigest()
-
-
-def keep(store: ObjectStore, path: str) -> None:
-    """Put another process's file on the disk, if this one keeps its own so; objects are safe."""
-    if isinstance(store, LocalStore):
-        store.keep(path)
-
-
-def write_hint(store: ObjectStore, path: str, data: bytes) -> None:
-    """Put a file, replacing what was there, that nobody misses if a power cut leaves it empty."""
-    if isinstance(store, LocalStore):
-        store.write_hint(path, data)
-    else:
-        store.write(path, data)
 
 
 def local_path(location: str) -> Path | None:
@@ -212,6 +207,10 @@ class LocalStore:
             raise
         finally:
             os.close(descriptor)
+
+    def opened(self, path: str) -> tuple[int, Callable[[], bytes]]:
+        """Return a file's size, -1 if there is none, and what reads it."""
+        return self.size(path), partial(self.read, path)
 
     def digest(self, path: str) -> str:
         """Return what `set_aside` compares of a file, of any size; raise FileNotFoundError."""
@@ -362,12 +361,9 @@ class LocalStore:
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield a file's bytes, some at a time; raise FileNotFoundError."""
-        descriptor = disk.opened(self._resolve(path))
-        try:
-            while chunk := os.read(descriptor, CHUNK_BYTES):
+        with open(disk.opened(self._resolve(path)), "rb", buffering=0) as file:
+            while chunk := file.read(CHUNK_BYTES):
                 yield chunk
-        finally:
-            os.close(descriptor)
 
     def take(self, path: str, source: LocalStore | RemoteStore) -> None:
         """Put a file of another store's under the same path, whatever its size."""

@@ -13,6 +13,7 @@ configured (`AWS_CONDITIONAL_PUT=disabled`), and `commitlog doctor` finds it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -31,6 +32,7 @@ from commitlog.adapters.storage import (
 )
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, UnsupportedFormat
+from commitlog.model.limits import READ_BYTES_MAX
 from commitlog.newest import Newest
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
@@ -144,9 +146,11 @@ class RemoteStore:
         return self._bucket not in _WITHOUT_CONDITIONS
 
     def read(self, path: str) -> bytes:
-        """Return an object's bytes; raise FileNotFoundError."""
-        with self._errors():
-            return bytes(self._objects.get(self._store, _confined(path)).bytes())
+        """Return an object's bytes; FileNotFoundError. One that is too large isn't fetched."""
+        size, read = self.opened(path)
+        if size > READ_BYTES_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        return read()
 
     def opened(self, path: str) -> tuple[int, Callable[[], bytes]]:
         """Return an object's size, and what reads it; raise FileNotFoundError."""
@@ -158,6 +162,17 @@ class RemoteStore:
                 return bytes(found.bytes())
 
         return int(found.meta["size"]), read
+
+    def digest(self, path: str) -> str:
+        """Return an object's SHA-256; if it is too large to be read, that of what the store says.
+
+        Raises FileNotFoundError.
+        """
+        with self._errors():
+            found = self._objects.get(self._store, _confined(path))
+            if found.meta["size"] <= READ_BYTES_MAX:
+                return sha256_of(bytes(found.bytes()))
+        return sha256_of(repr(sorted(found.meta.items())).encode())
 
     def size(self, path: str) -> int:
         """Return an object's size in bytes, or -1 if there is none."""
@@ -185,6 +200,13 @@ class RemoteStore:
         """Put an object that is not read until another one, put afterwards, names it."""
         self.write(path, data)
 
+    def write_hint(self, path: str, data: bytes) -> None:
+        """Put an object, as any other."""
+        self.write(path, data)
+
+    def keep(self, path: str) -> None:
+        """Do nothing: what is there stays there."""
+
     def move(self, path: str, to: str) -> None:
         """Give an object another path; raise FileNotFoundError."""
         with self._errors():
@@ -197,11 +219,17 @@ class RemoteStore:
         the removal is lost. If that is a manifest, the leader soon puts it back, since it looks for
         missing ones every minute. Raise FileNotFoundError.
         """
-        data = self.read(path)
-        if sha256_of(data) != sha256:
-            return False
-        self.write(to, data)
-        if sha256_of(self.read(path)) != sha256:
+        size, read = self.opened(path)
+        if size > READ_BYTES_MAX:
+            if self.digest(path) != sha256:
+                return False
+            self._copy(self, path, to)
+        else:
+            data = read()
+            if sha256_of(data) != sha256:
+                return False
+            self.write(to, data)
+        if self.digest(path) != sha256:
             return False
         self.delete(path)
         return True
@@ -215,7 +243,7 @@ class RemoteStore:
         try:
             with self._errors():
                 found = self._objects.get(self._store, place)
-                if sha256_of(bytes(found.bytes())) != sha256:
+                if found.meta["size"] > READ_BYTES_MAX or sha256_of(bytes(found.bytes())) != sha256:
                     return False
                 known = {n: found.meta[n] for n in ("e_tag", "version") if found.meta.get(n)}
                 mode = known if self.has_put_if_absent and known else "overwrite"
@@ -274,12 +302,17 @@ class RemoteStore:
                 yield bytes(chunk)
 
     def take(self, path: str, source: LocalStore | RemoteStore) -> None:
-        """Put a file of another store's under the same path, whatever its size.
+        """Put a file of another store's under the same path, whatever its size."""
+        self._copy(source, path, path)
+
+    def _copy(self, source: LocalStore | RemoteStore, path: str, to: str) -> None:
+        """Put a file of a store's under a path.
 
         Within one bucket the store copies it by itself, if it can (`CopyObject`).
         """
         if isinstance(source, RemoteStore) and source._bucket == self._bucket:
-            names = (f"{store._prefix}/{_confined(path)}".lstrip("/") for store in (source, self))
+            places = (source._prefix, path), (self._prefix, to)
+            names = (f"{prefix}/{_confined(one)}".lstrip("/") for prefix, one in places)
             try:
                 with self._errors():
                     self._objects.copy(self._whole_bucket, *names)
@@ -293,7 +326,7 @@ class RemoteStore:
             file.writelines(source.chunks(path))
             file.seek(0)
             with self._errors():
-                self._objects.put(self._store, _confined(path), file)
+                self._objects.put(self._store, _confined(to), file)
 
     def _put_if_absent(self, path: str, data: bytes) -> bool:
         put = self._objects.put

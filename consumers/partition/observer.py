@@ -18,7 +18,7 @@ from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.disk import expect_there
 from commitlog.adapters.places import bound, stays
 from commitlog.adapters.recordings import RECORDINGS
-from commitlog.adapters.storage import LocalStore, ObjectStore, keep, sha256_of, store_for
+from commitlog.adapters.storage import LocalStore, ObjectStore, sha256_of, store_for
 from commitlog.codecs.deletion_file import found_deletions
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -138,13 +138,13 @@ class StoreObserver:
         if isinstance(wanted, ListDeltaWanted | ListsWanted | FilteredWanted):
             return self._lists.look(wanted, partial(self._read_allowed, store))
         if isinstance(wanted, VectorWanted):
-            keep(store, wanted.path)
+            store.keep(wanted.path)
             try:
                 return found_deletions(wanted.path, read_at_most(store, wanted.path))
             except FileNotFoundError:
                 return Found(Observation(wanted.path, -1), error="there is no such deletion file")
         if isinstance(wanted, FileWanted):
-            keep(store, wanted.path)
+            store.keep(wanted.path)
             return Found(Observation(wanted.path, store.size(wanted.path)))
         try:
             data = read_at_most(store, wanted.path, wanted.bytes_max)

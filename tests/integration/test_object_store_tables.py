@@ -12,9 +12,10 @@ import pytest
 from lance import LanceOperation
 
 from commitlog import CommitLog, use_storage_options
+from commitlog.adapters import storage_remote
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import sha256_of, store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.client.rows.excerpts import Excerpt, taken_apart
 from commitlog.client.rows.rows import prepare_delete
@@ -130,6 +131,33 @@ def test_files_of_any_size_are_taken_from_other_stores(
             target.take("data/none", far)
     assert again.size("data/none") == -1
     assert [p.name for p in (tmp_path / "back" / "data").iterdir()] == ["f"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [True, False], ids=["copied by the store", "through a file"])
+def test_a_strangers_version_that_is_too_large_to_read_is_moved_away_unread(
+    client: CommitLog, location: str, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    """The leader read it whole, ran out of memory, and its table waited for somebody to move it."""
+    store, most = RemoteStore(location), 30_000
+    head = client.table(T).version
+    strays = [f"_versions/{manifest_name(head + number)}" for number in (1, 2)]
+    monkeypatch.setattr(storage_remote, "READ_BYTES_MAX", most)
+    if not copies:
+        monkeypatch.setattr("obstore.copy", lambda *_: (_ for _ in ()).throw(BaseError("501")))
+    for stray in strays:
+        store.write(stray, bytes([1]) * (most + 1))
+        with pytest.raises(OSError, match="File too large"):
+            store.read(stray)
+        assert store.digest(stray) == store.digest(stray) != sha256_of(bytes([1]) * (most + 1))
+    assert client.append(T, rows(4)).version == head + 1
+    assert ids_of(client.open(T)) == [0, 1, 2, 3, 4]
+    kept = {file.path: file.size for file in store.files("_quarantine")}
+    assert sorted(path.split("/")[1].split("-")[0] for path in kept) == sorted(
+        stray.split("/")[1] for stray in strays
+    )
+    assert set(kept.values()) == {most + 1}
+    assert client.append(T, rows(5)).version == head + 2
 
 
 def test_a_version_that_is_there_is_never_put_again(client: CommitLog, location: str) -> None:

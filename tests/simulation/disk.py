@@ -12,6 +12,7 @@ import errno
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
 from commitlog.adapters.storage import FileFound, sha256_of
@@ -96,6 +97,14 @@ class SimulatedStore:
             raise FileNotFoundError(full)
         return self._objects.bytes[full]
 
+    def opened(self, path: str) -> tuple[int, Callable[[], bytes]]:
+        """Return a file's size in bytes, and what reads it."""
+        return self.size(path), partial(self.read, path)
+
+    def digest(self, path: str) -> str:
+        """Return what `set_aside` compares of a file; raise FileNotFoundError."""
+        return sha256_of(self.read(path))
+
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
         self._before("size", path)
@@ -128,6 +137,13 @@ class SimulatedStore:
         At once, and it never fails: the put of the other one, right behind it, does both.
         """
         self._objects.put(self._process, self._root + path, data)
+
+    def write_hint(self, path: str, data: bytes) -> None:
+        """Put a file, as any other."""
+        self.write(path, data)
+
+    def keep(self, path: str) -> None:
+        """Do nothing: what is there stays there."""
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""

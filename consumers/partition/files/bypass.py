@@ -25,7 +25,6 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.bounded_reads import digest_of
 from commitlog.adapters.lance_refs import manifest_in, manifests_in
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import (
@@ -75,7 +74,7 @@ def quarantine_foreign(
     for version, path in manifests_in(store):
         if version > head.version:
             with contextlib.suppress(FileNotFoundError):
-                found[path] = version, digest_of(store, path)
+                found[path] = version, store.digest(path)
     # A name that was read before this, and is ahead of the head, isn't the log's.
     head = ask_head()
     moved: list[str] = []

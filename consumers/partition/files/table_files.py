@@ -18,9 +18,8 @@ from itertools import count, takewhile
 
 from google.protobuf.message import DecodeError
 
-from commitlog.adapters.bounded_reads import digest_of
 from commitlog.adapters.lance_refs import manifests_in, versions_in
-from commitlog.adapters.storage import ObjectStore, sha256_of, write_hint
+from commitlog.adapters.storage import ObjectStore, sha256_of
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -133,7 +132,7 @@ def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
     is_gap = version != files.written_version + 1
     is_newer = version > files.hinted_version
     if is_newer and (is_gap or version >= files.hinted_version + UNHINTED_MAX):
-        write_hint(files.store, HINT, b'{"version": %d}' % version)
+        files.store.write_hint(HINT, b'{"version": %d}' % version)
         files.hinted_version = version
 
 
@@ -280,7 +279,7 @@ def resolve_existing(
 
 def _displace_large(files: TableFiles, name: str, version: int, newest_in_log: NewestInLog) -> None:
     """Move away what is too large for a manifest of the log's, without a copy."""
-    digest = digest_of(files.store, name)
+    digest = files.store.digest(name)
     _move_those_ahead(files, name, digest, version, newest_in_log)
     target = quarantined(name, digest)
     with contextlib.suppress(FileNotFoundError):
@@ -312,8 +311,8 @@ def _move_those_ahead(
     theirs = {}
     for later in takewhile(found.__contains__, count(version + 1)):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
-            theirs[later] = digest_of(files.store, found[later])
-    if not theirs or digest_of(files.store, name) != digest:
+            theirs[later] = files.store.digest(found[later])
+    if not theirs or files.store.digest(name) != digest:
         return
     if files.policy is Policy.LATEST:
         named = newest_in_log(files.incarnation, files.heard_offset)
