@@ -233,6 +233,11 @@ def connect_client(config: Config, principal: str = "") -> CommitLog:
     return client
 
 
+def index_of(config: Config) -> Path | None:
+    """Return where the root's version index is, or would be; None without a root."""
+    return config.root / "index.duckdb" if config.root is not None else None
+
+
 def is_number(text: str) -> bool:
     """Return True for ASCII digits alone: ² is a digit too, and no number."""
     return text.isascii() and text.isdigit()

@@ -320,6 +320,7 @@ def server(
         processes = row_processes(config, template)
         names = replace(
             namespace_settings(config),
+            index=root / "index.duckdb",
             is_alone=health.is_alone,
             is_alone_now=health.is_alone_now,
             problem=health.problem,

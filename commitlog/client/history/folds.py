@@ -13,6 +13,7 @@ from commitlog.client.history.feed_events import Selection, Start
 from commitlog.client.leader.runtime import Runtime
 from commitlog.core.catalogue.namespaces import Namespaces, altered
 from commitlog.core.log.chain import BEGINNING
+from commitlog.errors import Unavailable
 from commitlog.model.operations import (
     AlterProperties,
     CreateTable,
@@ -179,11 +180,18 @@ class Folds:
             self._moments.setdefault(partition, Moments())
             nearest = max((one for one in known if one <= sequence), default=-1)
             fold = known[nearest].copy() if nearest >= 0 else Fold()
-        if fold.place.sequence < sequence:
-            self._go_on(runtime, partition, fold, sequence, deadline)
+        try:
+            if fold.place.sequence < sequence:
+                self._go_on(runtime, partition, fold, sequence, deadline)
+        except Unavailable:
+            self._keep(known, fold)  # who asks again goes on from there
+            raise
+        self._keep(known, fold)
+        return fold
+
+    def _keep(self, known: Newest[int, Fold], fold: Fold) -> None:
         with self._lock:
             known[fold.place.sequence] = fold.copy()
-        return fold
 
     def at_time(self, partition: int, time_ms: int) -> int:
         """Return the sequence of the last commit by a time, as far as was looked; 0: none."""
@@ -198,7 +206,9 @@ class Folds:
     ) -> None:
         feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
         committed = Selection(statuses=(Status.COMMITTED,))
-        for outcome, submitted in feed.read_to(sequence, deadline, committed):
-            fold.apply(outcome, submitted)
-            self._moments[partition].note(outcome)
-        fold.place = feed.told
+        try:
+            for outcome, submitted in feed.read_to(sequence, deadline, committed):
+                fold.apply(outcome, submitted)
+                self._moments[partition].note(outcome)
+        finally:
+            fold.place = feed.told  # what was told until then is applied

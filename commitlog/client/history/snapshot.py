@@ -22,7 +22,7 @@ from commitlog.client.history.feed_events import Selection
 from commitlog.client.history.folds import Folds, TableAt
 from commitlog.client.history.index_file import SETTINGS
 from commitlog.client.history.positions import NamesPositions, When, sequences_text
-from commitlog.client.history.sql import AsksSql, attach_index, duckdb_module
+from commitlog.client.history.sql import AsksSql, attach_index, check_log, duckdb_module
 from commitlog.client.leader.arguments import checks_arguments
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.rows.host import Host, TableName
@@ -146,13 +146,14 @@ def _written(found: TableAt) -> Path:
 
 
 def _from_index(
-    index: str | os.PathLike[str], positions: Mapping[int, int] | None
+    index: str | os.PathLike[str], positions: Mapping[int, int] | None, log_id: str
 ) -> tuple[dict[int, int], Any]:
     """Return the positions and the tables that exist there, of an `index.duckdb`."""
     duckdb = duckdb_module()
     with duckdb.connect(":memory:", config=SETTINGS) as connection:
         try:
             attach_index(connection, index)
+            check_log(connection, index, log_id)
             has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
             positions = has if positions is None else positions
             late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]
@@ -255,7 +256,7 @@ class Reads(AsksSql, NamesPositions):
         deadline = time.monotonic() + timeout
         if index is not None:
             wanted = None if position is None else self.position(position, timeout=timeout)
-            found, tables = _from_index(index, wanted)
+            found, tables = _from_index(index, wanted, runtime.genesis.log_id)
             names = [parse_table_id(name) for name in tables]
             spaces: dict[TableId, Mapping[str, str]] = {
                 name[:depth]: {} for name in names for depth in range(1, len(name))

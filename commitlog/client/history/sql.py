@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client.history.index_file import INDEX, KNOWN_UNTIL, SETTINGS, attach
 from commitlog.client.rows.host import Host
-from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable, of_the_future
+from commitlog.errors import (
+    InvalidRequest,
+    NoSuchTable,
+    NoSuchVersion,
+    Unavailable,
+    WrongLog,
+    of_the_future,
+)
 from commitlog.model.table import DELIMITER
 
 if TYPE_CHECKING:
@@ -159,6 +166,18 @@ def attach_index(
     except duckdb.Error as error:
         raise Unavailable(f"the version index at {path} cannot be opened: {error}") from error
     return frozenset(str(name) for (name,) in rows)
+
+
+def check_log(
+    connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str], log_id: str
+) -> None:
+    """Raise WrongLog if an attached index is another log's."""
+    found = connection.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchall()
+    if found != [(log_id,)]:
+        raise WrongLog(
+            f"the index {os.fspath(index)} is of log {found[0][0] if found else 'unknown'}, and"
+            f" this is {log_id}: give this log's index, or none"
+        )
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:

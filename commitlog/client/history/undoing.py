@@ -8,7 +8,9 @@ property of a table that keeps versions from being deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,14 +20,12 @@ from commitlog.adapters.lance_refs import manifest_in
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.commits.catalogue import commit
-from commitlog.client.history.feed import PartitionFeed
-from commitlog.client.history.feed_events import Selection, Start
+from commitlog.client.history.dropped import dropped_table
 from commitlog.client.history.positions import NOW, When
 from commitlog.client.leader.tickets import seconds_until
 from commitlog.client.rows.host import Host, Pairs, TableName
 from commitlog.client.rows.opening import materialize
 from commitlog.codecs.manifest_file import decode_manifest
-from commitlog.core.log.chain import BEGINNING
 from commitlog.core.manifest.data_files import data_files
 from commitlog.errors import (
     InvalidRequest,
@@ -70,6 +70,7 @@ class UndoesChanges(Host):
         *,
         incarnation: str = "",
         name: TableName | None = None,
+        index: str | os.PathLike[str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
         properties: Pairs = (),
         transaction_id: str | None = None,
@@ -80,7 +81,8 @@ class UndoesChanges(Host):
 
         `incarnation` selects an earlier table of this name; `name` gives it another name. A drop
         forgets which batches applications have sent, so a stream that repeats a batch writes it
-        again. Reads the table's partition of the log.
+        again. Reads the table's partition of the log, or with the path of an `index.duckdb` as
+        `index` only what made the table, unless that index is behind.
 
         Raises:
             NoSuchTable: no table of this name was dropped, or its files are removed already.
@@ -91,7 +93,7 @@ class UndoesChanges(Host):
         to = parse_table_id(name) if name is not None else table
         deadline = time.monotonic() + timeout
         how: dict[str, Any] = {"properties": properties, "transaction_id": transaction_id}
-        life = self._dropped(table, incarnation, deadline)
+        life = dropped_table(self.runtime(), table, incarnation, deadline, index)
         if life.metadata_location:
             _check_followed(life, [life.metadata_location])
             again = _iceberg_again(life, to)
@@ -129,6 +131,7 @@ class UndoesChanges(Host):
         tables: TableName | Sequence[TableName],
         position: When,
         *,
+        index: str | os.PathLike[str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
         properties: Pairs = (),
         transaction_id: str | None = None,
@@ -139,7 +142,7 @@ class UndoesChanges(Host):
         table gets new metadata that brings back its branches, tags, schema, layout and
         properties; later snapshots stay in its history. Returns None if nothing has
         changed since, or since an earlier restore to it. If names are lists, pass a list of
-        lists.
+        lists. `index` is as in `snapshot`, but if that is behind, the log is read.
 
         Raises:
             NoSuchTable: a table didn't exist at the position, or is another one now.
@@ -148,7 +151,7 @@ class UndoesChanges(Host):
         """
         import lance
 
-        then: Snapshot = self.snapshot(position, timeout=timeout)
+        then: Snapshot = self._then(position, index, timeout)
         changed = []
         iceberg: list[IcebergChange] = []
         for table_id in _ids(tables):
@@ -178,6 +181,16 @@ class UndoesChanges(Host):
             for change in iceberg:
                 record.submit(None, change)
         return builder.outcome
+
+    def _then(
+        self, position: When, index: str | os.PathLike[str] | None, timeout: float
+    ) -> Snapshot:
+        if index is not None:
+            with contextlib.suppress(Unavailable):
+                known: Snapshot = self.snapshot(position, index=index, timeout=timeout)
+                return known
+        then: Snapshot = self.snapshot(position, timeout=timeout)
+        return then
 
     def _is_restored(self, info: TableInfo, version: int) -> bool:
         """Return True if a table's newest version is the restore of this one."""
@@ -281,27 +294,6 @@ class UndoesChanges(Host):
         if not operations:
             return None
         return commit(self, operations, timeout)
-
-    def _dropped(self, table: TableId, incarnation: str, deadline: float) -> Life:
-        """Return the incarnation of a table that was dropped last, or the one that is asked for."""
-        from commitlog.client.history.lives import Lives
-
-        runtime = self.runtime()
-        lives = Lives()
-        partition = runtime.domains.partition(table)
-        end = int(runtime.request(partition, "status")["sequence"])
-        feed = PartitionFeed(runtime.log, partition, Start(BEGINNING, 0))
-        for outcome, submitted in feed.read_to(end, deadline, Selection()):
-            lives.apply(outcome, submitted)
-        name = format_table_id(table)
-        found = [one for one in lives.dropped(name) if incarnation in {"", one.incarnation}]
-        if not found:
-            raise NoSuchTable(
-                f"no table {name}{f' of incarnation {incarnation}' if incarnation else ''} was"
-                f" dropped from the log {runtime.log.name}.",
-                hint=lives.like_dropped(name),
-            )
-        return found[-1]
 
     def _newest(self, life: Life, deadline: float) -> tuple[str, ManifestState]:
         """Return the path of a dropped table's newest manifest, once it is there; what it says."""

@@ -42,7 +42,11 @@ def undrop(service: Service, call: Call) -> dict[str, Any]:
         call,
         request,
         lambda **more: service.log.undrop(
-            request.table, name=request.name, incarnation=request.incarnation, **more
+            request.table,
+            name=request.name,
+            incarnation=request.incarnation,
+            index=service.settings.index,
+            **more,
         ),
     )
 
@@ -53,8 +57,12 @@ def restore(service: Service, call: Call) -> dict[str, Any]:
     for name in request.tables:
         call.need(Access.WRITE, parse_table_id(name))
     tables = [parse_table_id(name) for name in request.tables]
+    index = service.settings.index
     return once(
-        service, call, request, lambda **more: service.log.restore(tables, request.position, **more)
+        service,
+        call,
+        request,
+        lambda **more: service.log.restore(tables, request.position, index=index, **more),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from commitlog.adapters.storage_options import Scoped
 
@@ -20,6 +21,8 @@ class Settings:
     """Returned too, on request."""
     vending: Scoped = Scoped()
     """How access to tables' own files is handed out."""
+    index: Path | None = None
+    """The version index's file, if there is one: what is told of the past is found there first."""
     operations_max: int = 1000
     json_bytes_max: int = 32 * 1024 * 1024
     arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
