@@ -21,7 +21,7 @@ import duckdb
 
 from commitlog.adapters import disk
 from commitlog.adapters.places import bound
-from commitlog.client.history.index_file import SETTINGS, attach
+from commitlog.client.history.index_file import SETTINGS, attach, is_about_segments, rebuild
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
@@ -58,6 +58,9 @@ class BrokenIndex(Unavailable):
 
 class QueryFailed(CommitLogError):
     """The query is wrong; the message is DuckDB's."""
+
+
+_REFUSED = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
 
 
 def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
@@ -106,10 +109,7 @@ def _broken(public: Path, error: Exception) -> BrokenIndex:
     elif "Could not set lock" in said:
         advice = "Another process writes to it: end that, and let others open it read-only"
     elif not (advice := disk.advice_for(said)):
-        advice = (
-            "Nothing is lost: restart `commitlog index` (or `up`), which publishes a good one; if"
-            f" the message stays, delete {public} and {public.parent / 'index'} while it is stopped"
-        )
+        advice = rebuild(public)
     return BrokenIndex(f"the version index at {public} cannot be read: {said}. {advice}")
 
 
@@ -126,11 +126,12 @@ def read(root: str | os.PathLike[str], work: Callable[[Ask], Found]) -> Found:
         with connect(root) as connection:
             try:
                 return work(functools.partial(ask, connection))
-            except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
-                raise QueryFailed(str(error).strip()) from error
             except duckdb.Error as error:
+                public = Path(root).absolute() / "index.duckdb"
+                if isinstance(error, _REFUSED) and not is_about_segments(public, error):
+                    raise QueryFailed(str(error).strip()) from error
                 if attempt == ATTEMPTS - 1:
-                    raise _broken(Path(root).absolute() / "index.duckdb", error) from error
+                    raise _broken(public, error) from error
     raise AssertionError("unreachable")
 
 

@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
+from commitlog.client.history.sql import run_sql
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
 from commitlog.ports import Log
 from consumers import history
 from consumers.views.version_index import VersionIndex, process, run_index
@@ -117,3 +118,30 @@ def test_a_live_file_that_others_wrote_to_is_never_published(
 def _take(index: VersionIndex, batch: list[Decided]) -> None:
     index.apply(batch, position_after(batch), recordings=no_recordings)
     assert index.publish()
+
+
+@pytest.mark.slow
+def test_a_damaged_segment_is_no_fault_of_the_question(tmp_path: Path) -> None:
+    stream = PartitionLog()
+    stream.grow(300)
+    batch = stream.decided()
+    with VersionIndex(tmp_path, hot_transactions_max=50) as index:
+        index.bind({"log_id": "L"})
+        index.apply(batch, position_after(batch), recordings=no_recordings)
+        index.settle()
+        index.publish()
+    [segment] = (tmp_path / "index" / "segments").glob("transactions*")
+    segment.write_bytes(b"x" * segment.stat().st_size)
+    advice = "cannot be read: .* restart `commitlog index`"
+    with pytest.raises(history.BrokenIndex, match=advice):
+        history.timeline(tmp_path)
+    with pytest.raises(Unavailable, match=advice):
+        run_sql("FROM transactions", _no_table, index=tmp_path / "index.duckdb")
+    with pytest.raises(history.QueryFailed):
+        history.query(tmp_path, "FROM nothing")
+    with VersionIndex(tmp_path) as index:
+        assert "built anew from the log" in index.note
+
+
+def _no_table(name: str, version: int | None) -> NoReturn:
+    raise NoSuchTable(name)

@@ -184,6 +184,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "both": lambda root: _lose(root / "index.duckdb", root / "index"),
     "live": lambda root: (root / "index" / "live.duckdb").unlink(),
     "a segment": lambda root: next((root / "index" / "segments").glob("operations*")).unlink(),
+    "a segment's bytes": lambda root: _overwrite(next((root / "index").glob("*/collisions*"))),
     "the live file's bytes": lambda root: (root / "index" / "live.duckdb").write_bytes(b"x" * 9999),
     "a half live file": lambda root: _cut(root / "index" / "live.duckdb"),
     "all bytes": lambda root: [
@@ -196,6 +197,10 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 def _lose(public: Path, private: Path) -> None:
     public.unlink()
     shutil.rmtree(private)
+
+
+def _overwrite(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
 
 
 def _cut(path: Path) -> None:

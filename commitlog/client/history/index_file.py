@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,20 @@ def attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Make a file's relations, views and macros known by their names."""
     connection.execute(f"ATTACH {quoted(str(path))} AS {INDEX} (READ_ONLY)")
     connection.execute(f"USE {INDEX}")
+
+
+def is_about_segments(index: str | os.PathLike[str], error: Exception) -> bool:
+    """Return True if a query failed since a file of rows beside the index is damaged."""
+    return str(Path(index).absolute().parent / "index" / "segments") in str(error)
+
+
+def rebuild(index: str | os.PathLike[str]) -> str:
+    """Say what to do with an index that cannot be read."""
+    public = Path(index).absolute()
+    return (
+        "Nothing is lost: restart `commitlog index` (or `up`), which publishes a good one; if"
+        f" the message stays, delete {public} and {public.parent / 'index'} while it is stopped"
+    )
 
 
 def quoted(text: str) -> str:

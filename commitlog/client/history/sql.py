@@ -14,7 +14,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.client.history.index_file import INDEX, KNOWN_UNTIL, SETTINGS, attach
+from commitlog.client.history.index_file import (
+    INDEX,
+    KNOWN_UNTIL,
+    SETTINGS,
+    attach,
+    is_about_segments,
+    rebuild,
+)
 from commitlog.client.rows.host import Host
 from commitlog.errors import (
     InvalidRequest,
@@ -86,6 +93,9 @@ def run_sql(
                 " give this machine or container more"
             ) from error
         except duckdb.Error as error:
+            if index is not None and is_about_segments(index, error):
+                said = str(error).strip().partition("\n")[0]
+                raise Unavailable(f"{index} cannot be read: {said}. {rebuild(index)}") from error
             raise _refused(query, str(error)) from error
 
 

@@ -201,10 +201,14 @@ class Live:
             if version != str(SCHEMA_VERSION):
                 raise Damaged(f"schema version {version}, this program has {SCHEMA_VERSION}")
             read_whole(self.connection)
+            files = []
             for path, size in self.query("SELECT path, bytes FROM segments"):
                 file = self.layout.folder / str(path)
                 if not file.is_file() or file.stat().st_size != size:
                     raise Damaged(f"segment {file} is missing or has another size")
+                files.append(str(file))
+            if files:  # each is opened, but its rows aren't read
+                self.query("SELECT count(*) FROM parquet_file_metadata(?)", [files])
             for partition, wanted, found in self.query(
                 "SELECT partition, any_value(p.sequence), count(t.sequence) FROM positions p"
                 " LEFT JOIN (SELECT partition, sequence FROM transactions) t USING (partition)"
