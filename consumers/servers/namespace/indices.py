@@ -199,16 +199,18 @@ def index_stats(service: Service, call: Call) -> dict[str, Any]:
     """Say how much of a table an index covers."""
     request = call.read(DescribeTableIndexStatsRequest, {"branch", "version", "index_name"})
     dataset = opened_for(service, call, request.branch, request.version)
-    _need(dataset, call.index_name)
+    index = _need(dataset, call.index_name)
     stats = dataset.stats.index_stats(call.index_name)
+    # Of an index without files, as of a table without rows, Lance's statistics know neither.
+    parts = stats.get("indices") or [{}]
+    metric = parts[0].get("metric_type") or index.details.get("metric_type")
     body: dict[str, Any] = {
-        "index_type": stats.get("index_type"),
+        "index_type": index.index_type if parts == [{}] else stats.get("index_type"),
         "num_indexed_rows": stats.get("num_indexed_rows"),
         "num_unindexed_rows": stats.get("num_unindexed_rows"),
         "num_indices": stats.get("num_indices"),
+        "distance_type": metric and metric.lower(),
     }
-    parts = stats.get("indices") or [{}]
-    body["distance_type"] = parts[0].get("metric_type")
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -228,9 +230,12 @@ def _names(dataset: lance.LanceDataset) -> set[str]:
     return {index.name for index in dataset.describe_indices()}
 
 
-def _need(dataset: lance.LanceDataset, name: str) -> None:
-    if name not in _names(dataset):
-        raise TableIndexNotFoundError(f"the table has no index {name!r}")
+def _need(dataset: lance.LanceDataset, name: str) -> Any:
+    """Return an index by its name."""
+    for index in dataset.describe_indices():
+        if index.name == name:
+            return index
+    raise TableIndexNotFoundError(f"the table has no index {name!r}")
 
 
 def table_stats(service: Service, call: Call) -> dict[str, Any]:
