@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote, quote_plus
 
 import lance
@@ -362,6 +363,26 @@ def test_a_decided_transaction_keeps_its_status_and_takes_properties(world: Worl
     found = world.post(f"/v1/transaction/{refused}/describe")[1]
     assert found["status"] == "Failed"
     assert found["properties"]["commitlog.code"] == "TABLE_EXISTS"
+
+
+def test_what_is_said_of_a_transaction_stays_with_its_first_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = world.fresh_name()
+    both = [{"declare_table": {"id": [space, name]}} for name in ("first", "second")]
+    made = world.post("/v1/table/batch-commit", {"operations": both})[1]
+    path = f"/v1/transaction/{made['transaction_id']}"
+    value = {"actions": [{"setPropertyAction": {"key": "a", "value": "b"}}]}
+    listing = Mock(wraps=world.log.tables)
+    with monkeypatch.context() as alone:
+        alone.setattr(world.log, "tables", listing)
+        assert world.post(f"{path}/alter", value)[0] == 200
+        assert not listing.called
+    world.post(f"/v1/table/{space}$first/rename", {"new_table_name": "third"})
+    assert world.post(f"{path}/describe")[1]["properties"]["a"] == "b"
+    for name in ("third", "second"):
+        world.post(f"/v1/table/{space}${name}/drop")
+        assert "a" not in world.post(f"{path}/describe")[1]["properties"]
 
 
 @pytest.mark.parametrize("name", ["a b", "a+b", "a%2Bb"])

@@ -11,6 +11,8 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,6 +41,8 @@ from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
     import lance
+
+    from commitlog.client.leader.tables import TableInfo
 
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0
@@ -112,14 +116,13 @@ class Snapshot:
 
     def _materialize(self, found: TableAt) -> None:
         """Have the leader write the version's manifest, if the table still stands."""
-        for info in self._log.tables():
-            if info.incarnation == found.incarnation:
-                self._log.opened.plain(info, found.version)
-                return
-        raise NoSuchVersion(
-            f"{found.name} was dropped since, and version {found.version} has no manifest at"
-            f" {found.location}"
-        )
+        info = standing(self._log, parse_table_id(found.name), found.incarnation)
+        if info is None:
+            raise NoSuchVersion(
+                f"{found.name} was dropped since, and version {found.version} has no manifest at"
+                f" {found.location}"
+            )
+        self._log.opened.plain(info, found.version)
 
     def _iceberg(self, found: TableAt) -> Any:
         try:
@@ -130,6 +133,18 @@ class Snapshot:
                 "read `snapshot.metadata(table)`"
             ) from error
         return StaticTable.from_metadata(str(_written(found)))
+
+
+def standing(log: Host, name: TableId, incarnation: str) -> TableInfo | None:
+    """Return an incarnation as it is now, without its schema; None if it was dropped.
+
+    Mostly it has the name that it had. Only if it hasn't, all tables are listed: there may be many.
+    """
+    with suppress(NoSuchTable):
+        info = log.describe(name, fresh=True)
+        if info.incarnation == incarnation:
+            return replace(info, fields=(), schema_metadata=(), data_storage_version="")
+    return next((info for info in log.tables() if info.incarnation == incarnation), None)
 
 
 def _written(found: TableAt) -> Path:

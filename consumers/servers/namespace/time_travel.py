@@ -16,7 +16,7 @@ from lance_namespace import TableVersionNotFoundError
 from commitlog.adapters.storage import store_for
 from commitlog.client.history.folds import TableAt
 from commitlog.client.history.positions import NOW
-from commitlog.client.history.snapshot import Snapshot
+from commitlog.client.history.snapshot import Snapshot, standing
 from commitlog.client.leader.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.errors import InvalidRequest, NoSuchTable
@@ -82,7 +82,7 @@ class PastService(Service):
             if found.is_iceberg:
                 kind = "view" if found.is_view else "table"
                 raise NoSuchTable(f"{found.name} is an Iceberg {kind}, not a Lance table")
-            known = self._described(found, self._standing(found.incarnation))
+            known = self._described(found, standing(self.log, table, found.incarnation))
             if known.version:
                 path = self.readable(known, known.version)
                 state, _ = decode_manifest(store_for(known.location).read(path))
@@ -116,10 +116,10 @@ class PastService(Service):
 
     def readable(self, info: TableInfo, version: int) -> str:
         """Return the path of a version that stood, once it can be read."""
-        standing = self._standing(info.incarnation)
-        if standing is not None:
+        now = standing(self.log, info.table_id, info.incarnation)
+        if now is not None:
             # It may have another name now, by which the leader knows it.
-            return super().readable(replace(info, table_id=standing.table_id), version)
+            return super().readable(replace(info, table_id=now.table_id), version)
         path = written(info, version) if 1 <= version <= info.version else None
         if path is None:
             raise TableVersionNotFoundError(
@@ -127,12 +127,10 @@ class PastService(Service):
             )
         return path
 
-    def _described(self, found: TableAt, standing: TableInfo | None) -> TableInfo:
+    def _described(self, found: TableAt, now: TableInfo | None) -> TableInfo:
         table = parse_table_id(found.name)
-        if standing is not None:
-            return replace(
-                standing, table_id=table, version=found.version, properties=found.properties
-            )
+        if now is not None:
+            return replace(now, table_id=table, version=found.version, properties=found.properties)
         return TableInfo(
             table_id=table,
             incarnation=found.incarnation,
@@ -144,7 +142,3 @@ class PastService(Service):
             properties=found.properties,
             stable_row_ids=False,
         )
-
-    def _standing(self, incarnation: str) -> TableInfo | None:
-        standing = self.log.tables()
-        return next((info for info in standing if info.incarnation == incarnation), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from lance_namespace import (
     TransactionNotFoundError,
 )
 
+from commitlog.client.history.snapshot import standing
+from commitlog.client.leader.tables import TableInfo
 from commitlog.model.names import RESERVED
 from commitlog.model.operations import AlterProperties, operation_name, target
 from commitlog.model.records import Outcome, Status, Transaction
@@ -131,17 +133,27 @@ class _Place:
 
 
 def _place(service: Service, outcome: Outcome, transaction: Transaction) -> _Place | None:
-    first = transaction.operations[0]
-    name = target(first)
-    incarnations = {r.incarnation for r in outcome.results if r.incarnation}
-    for table in (service.find(name), *service.log.tables()) if incarnations else ():
-        if table is not None and table.incarnation in incarnations:
+    name = target(transaction.operations[0])
+    changed = [result.incarnation for result in outcome.results if result.incarnation]
+    if changed:
+        table = _first_standing(service, name, changed)
+        if table is not None:
             return _Place(table.table_id, False, table.properties)
-    info = service.find(name)
-    if info is not None and not incarnations:
+    elif (info := service.find(name)) is not None:
         return _Place(name, False, info.properties)
     found = service.namespaces(name, alone=True).get(name)
     return _Place(name, True, found) if found is not None else None
+
+
+def _first_standing(
+    service: Service, name: TableId, incarnations: Sequence[str]
+) -> TableInfo | None:
+    """Return the first of these tables that wasn't dropped; the very first had this name."""
+    table = standing(service.log, name, incarnations[0])
+    if table is not None or not incarnations[1:]:
+        return table
+    known = {one.incarnation: one for one in service.log.tables()}
+    return next((known[one] for one in incarnations if one in known), None)
 
 
 def _need(service: Service, call: Call, access: Access) -> tuple[Outcome, Transaction]:
