@@ -15,10 +15,14 @@ import pytest
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction
 from lance.schema import LanceSchema
+from pyroaring import BitMap
 
 from commitlog.adapters import lance_builder
 from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_builder import build, differences, start_build
+from commitlog.core.manifest.indices import covered_fragments
+from commitlog.core.manifest.roaring import portable
+from commitlog.lancepb.table_pb2 import IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.lance_messages import to_transaction_bytes
 from tests.waiting import WAIT_SECONDS
@@ -156,6 +160,22 @@ def test_a_field_that_pylance_changes_is_named(
     assert isinstance(refused, BuildRefused)
     assert "delete.updated_fragments[0].deletion_file.id" in refused.reason
     assert [_names(dataset, folder) for folder in ("_versions", "_transactions")] == before
+
+
+def test_an_index_may_say_what_it_covers_in_other_bytes(dataset: lance.LanceDataset) -> None:
+    new = dataset.create_index_uncommitted("id", "BTREE", fragment_ids=[0, 1])
+    task = _task(dataset, L.CreateIndex([new], [replace(new, uuid=str(uuid.uuid4()))]))
+    message = Transaction.FromString(task.message)
+    # As Lance writes what deletions and a compaction left of a longer run.
+    runs = bytes.fromhex("3b30000001000004000200730000008d000300")
+    left = BitMap([115, 141, 142, 143, 144])
+    assert portable(left) != runs
+    for index in (*message.create_index.new_indices, *message.create_index.removed_indices):
+        index.fragment_bitmap = runs
+    built = build(replace(task, message=message.SerializeToString()))
+    assert isinstance(built, Built), built
+    [index] = IndexSection.FromString(built.state.index_section or b"").indices
+    assert covered_fragments(index) == left
 
 
 def test_a_foreign_version_is_noticed_and_not_touched(dataset: lance.LanceDataset) -> None:

@@ -134,7 +134,9 @@ class CreateIndexOperation(LanceOperation[Transaction.CreateIndex]):
 
     def leave_unsaid(self, body: Transaction.CreateIndex) -> bool:
         for index in (*body.new_indices, *body.removed_indices):
-            index.fragment_bitmap = index.fragment_bitmap or portable(BitMap())
+            covered = covered_fragments(index) if index.fragment_bitmap else BitMap()
+            if covered is not None:  # pylance's Python has a set, which it encodes in its own way
+                index.fragment_bitmap = portable(covered)
         return True
 
     def complete(self, built: ManifestState, transaction: Transaction) -> None:
