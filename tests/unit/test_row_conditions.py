@@ -9,7 +9,11 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
+from commitlog.client.accepted.row_shapes import NotForTheLog
+from commitlog.client.accepted.row_writes import settings_of
+from commitlog.client.rows.merging import MergeOptions
 from commitlog.client.rows.row_groups import RowsUnusable
+from commitlog.model.operations import RowsMode
 from consumers.tools.rows import conditions as row_conditions
 from consumers.tools.rows.conditions import ConditionLost, Conditions
 
@@ -87,3 +91,39 @@ def test_a_child_whose_question_cannot_be_sent_does_not_stay(
     with pytest.raises(KeyboardInterrupt):
         conditions.fulfilling(TARGET, SOURCE, "true")
     child.end.assert_called_once_with()
+
+
+@pytest.mark.parametrize(
+    ("condition", "asked"),
+    [
+        ("source.ts > now()", "now"),
+        ("source.ts > `now` ( )", "now"),
+        ("source.ts > NOW/* */--'\n()", "now"),
+        ("source.d >= Current_Date", "current_date"),
+        ("source.d <> today() AND source.v = 'x'", "today"),
+        ("random() < 0.5", "random"),
+        ("source.v = uuid()", "uuid"),
+    ],
+)
+def test_a_condition_is_not_accepted_if_it_holds_at_times(condition: str, asked: str) -> None:
+    """Rows are applied again: by another row writer, for a fresh view, to verify them."""
+    with pytest.raises(NotForTheLog, match=rf"asks for {asked}\(\)") as refused:
+        settings_of(RowsMode.UPSERT, MergeOptions(when_matched_update_all_filt=condition))
+    assert refused.value.field == "when_matched_update_all_filt"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "source.v = 'now()'",
+        "source.v = 'it''s now()'",
+        'source.v = "random()"',
+        "source.now > target.now -- now()",
+        "source.current_date > target.`current_date`",
+        "source.`it's` > 0 AND source.`random` > (1)",
+        "date_trunc('day', source.ts) > target.ts",
+    ],
+)
+def test_a_condition_may_have_such_words(condition: str) -> None:
+    made = settings_of(RowsMode.UPSERT, MergeOptions(when_matched_update_all_filt=condition))
+    assert made["update_if"] == condition

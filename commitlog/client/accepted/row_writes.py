@@ -8,6 +8,7 @@ there, is known once a row writer has applied it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -46,6 +47,15 @@ _NO_SETTINGS = tuple(
 _MODES = {mode.value: mode for mode in RowsMode}
 _UPSERT = {"update_all": True, "update_if": "", "insert_all": True}
 """The settings of an upsert that names none."""
+_PARTS = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|/\*.*?(?:\*/|\Z)|(?P<name>`[^`]*`)""", re.DOTALL)
+"""Text and comments in SQL, and names that may look as if they held one."""
+_CHANGING = re.compile(
+    r"(?<![\w.`]) (?:"
+    r"`?(?P<called>now|today|random|rand|uuid|current_(?:date|time|timestamp))`? \s* \("
+    r"| (?P<word>current_(?:date|time|timestamp))\b )",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What has another value each time that Lance evaluates it."""
 
 
 def goes_by_log(info: TableInfo) -> bool:
@@ -106,11 +116,29 @@ def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
             value=getattr(options, name),
             advice="Set when_matched_update_all, or only insert (when_not_matched_insert_all)",
         )
+    if condition:
+        _check_lasting(condition)
     return {
         "update_all": bool(options.when_matched_update_all),
-        "update_if": options.when_matched_update_all_filt or "",
+        "update_if": condition or "",
         "insert_all": options.when_not_matched_insert_all,
     }
+
+
+def _check_lasting(condition: str) -> None:
+    """Refuse a condition that holds at times: rows are applied again, to see and to prove them."""
+    plain = _PARTS.sub(lambda part: part["name"] or " ", condition)
+    found = _CHANGING.search(plain)
+    if found:
+        asked = (found["called"] or found["word"]).lower()
+        raise NotForTheLog(
+            f"the condition {condition!r} asks for {asked}(), which has another value each time"
+            " that the rows are applied",
+            field="when_matched_update_all_filt",
+            value=condition,
+            advice="Write the value itself, such as timestamp '2013-07-01 12:00:00', or use"
+            " log.merge_insert, which applies the rows once",
+        )
 
 
 def encode_write(
