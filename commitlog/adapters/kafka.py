@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
     ClusterMetadata,
     ConfigResource,
     NewTopic,
@@ -324,11 +325,13 @@ class KafkaLog:
         self, topic: str, partitions: int, factor: int, config: dict[str, str]
     ) -> None:
         asked = NewTopic(topic, num_partitions=partitions, replication_factor=factor, config=config)
-        admin = self._admin.client()
-        future = admin.create_topics([asked], request_timeout=self.timeout_seconds)[topic]
         try:
-            exists = (KafkaError.TOPIC_ALREADY_EXISTS,)
-            self._result(future, f"creating topic {topic}", allowed=exists)
+            self._admin.answers(
+                lambda admin, seconds: admin.create_topics([asked], request_timeout=seconds),
+                "creating topic",
+                self.timeout_seconds,
+                allowed=(KafkaError.TOPIC_ALREADY_EXISTS,),
+            )
         except WrongLog as error:
             raise Unavailable(str(error)) from error
 
@@ -349,23 +352,25 @@ class KafkaLog:
         return self._settled(self._configs_here)
 
     def _topics_here(self, topics: Sequence[str]) -> list[Any]:
-        futures = self._admin.client().describe_topics(
-            TopicCollection(list(topics)), request_timeout=self.timeout_seconds
+        wanted = TopicCollection(list(topics))
+        found = self._admin.answers(
+            lambda admin, seconds: admin.describe_topics(wanted, request_timeout=seconds),
+            "looking for topic",
+            self.timeout_seconds,
         )
-        return [
-            self._result(futures[topic], f"looking for topic {topic} of log {self.name!r}")
-            for topic in topics
-        ]
+        return [found[topic] for topic in topics]
 
     def _configs_here(self) -> list[dict[str, Any]]:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
-        admin = self._admin.client()
-        described = admin.describe_configs(resources, request_timeout=self.timeout_seconds)
-        found = []
-        for resource in resources:
-            entries = self._result(described[resource], f"reading the settings of {resource.name}")
-            found.append({name: entry.value for name, entry in entries.items()})
-        return found
+
+        def ask(admin: AdminClient, seconds: float) -> dict[str, concurrent.futures.Future[Any]]:
+            described = admin.describe_configs(resources, request_timeout=seconds)
+            return {resource.name: described[resource] for resource in resources}
+
+        found = self._admin.answers(ask, "reading the settings of", self.timeout_seconds)
+        return [
+            {name: entry.value for name, entry in found[topic].items()} for topic in self._topics
+        ]
 
     def _wait_until_known(self, partitions: int) -> None:
         """Wait for brokers to learn of new topics, which they do one after the other."""
@@ -385,8 +390,3 @@ class KafkaLog:
     def _metadata(self) -> ClusterMetadata:
         doing = "reading the cluster's id"
         return self._admin.metadata(self._topics[0], doing, self.timeout_seconds)
-
-    def _result(
-        self, future: concurrent.futures.Future[Any], doing: str, *, allowed: Collection[int] = ()
-    ) -> Any:
-        return self._admin.result(future, doing, self.timeout_seconds, allowed=allowed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,8 +25,11 @@ _HTTP = f"size {int.from_bytes(b'HTTP')}"
 _ANSWER_IS_HTTP = ". That is, an HTTP server answers there: give the address of a Kafka broker"
 
 
-METADATA_SECONDS_MAX = 4.0
-"""How long to wait for an answer before the question is repeated."""
+FIRST_SECONDS, AGAIN_SECONDS_MAX = 0.5, 4.0
+"""How long to wait for an answer before the question is repeated, at first and later."""
+
+Request = Callable[[AdminClient, float], Mapping[str, concurrent.futures.Future[Any]]]
+"""To a client, about topics, which takes at most so many seconds."""
 
 
 class Administration:
@@ -46,43 +50,49 @@ class Administration:
                 self._client = new_admin(self._settings, self._heard.append)
             return self._client
 
-    def result(
+    def answers(
         self,
-        future: concurrent.futures.Future[Any],
+        ask: Request,
         doing: str,
         timeout_seconds: float,
         *,
         allowed: Collection[int] = (),
-    ) -> Any:
-        """Wait for an answer within the timeout; None for an error whose code is `allowed`.
+    ) -> dict[str, Any]:
+        """Return by topic what is answered in time; None for an error whose code is `allowed`.
+
+        A request without an answer is made again, by what brokers know then: for seconds they name
+        a broker as the controller, whom the client asks, that is dead or hangs.
 
         Raises:
             Unavailable: no answer came in time; it says what was heard of the connection.
             CommitLogError: what the cluster's refusal means.
         """
-        try:
-            # Raised here, it would be in a circle with the future, and keep callers' frames alive.
-            error = future.exception(timeout_seconds + 1)
-        except concurrent.futures.TimeoutError as late:
-            last, where = self._heard_last(), f"{doing} at {self._settings.address}"
-            silent = self._settings.silent(where, f"no answer within {timeout_seconds} s")
-            raise Unavailable(f"{silent}.{last}") from late
-        finally:
-            self._listen()
-        if error is None:
-            return future.result()
-        if not isinstance(error, KafkaException):
-            raise error
-        if error_of(error).code() in allowed:
-            return None
-        raise self._meaning(error, doing) from error
+        deadline, seconds = time.monotonic() + timeout_seconds, FIRST_SECONDS
+        while True:
+            seconds = max(0.01, min(seconds, deadline - time.monotonic()))
+            found: dict[str, Any] = {}
+            for topic, future in ask(self.client(), seconds).items():
+                error = _error_in(future, seconds)
+                self._listen()
+                if error is None:
+                    found[topic] = future.result()
+                elif error.code() in allowed:
+                    found[topic] = None
+                elif error.code() != KafkaError._TIMED_OUT or time.monotonic() >= deadline:
+                    raise self._meaning(error, f"{doing} {topic}")
+                else:
+                    self._look(topic, min(seconds, deadline - time.monotonic()))
+                    break
+            else:
+                return found
+            seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
 
     def metadata(self, topic: str, doing: str, timeout_seconds: float) -> ClusterMetadata:
         """Return what a broker knows of its cluster and of a topic; errors as of `result`.
 
         `describe_cluster` aborts the process if a lone broker, late with a heartbeat, lists none.
         """
-        deadline, seconds = time.monotonic() + timeout_seconds, 0.5
+        deadline, seconds = time.monotonic() + timeout_seconds, FIRST_SECONDS
         while True:
             remaining = max(0.01, deadline - time.monotonic())
             try:
@@ -92,9 +102,14 @@ class Administration:
                 if seconds >= remaining:
                     raise self._meaning(error, doing) from error
             self._listen()
-            seconds = min(2 * seconds, METADATA_SECONDS_MAX)
+            seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
 
-    def _meaning(self, error: KafkaException, doing: str) -> CommitLogError:
+    def _look(self, topic: str, seconds: float) -> None:
+        """Have the client hear who is the controller now."""
+        with contextlib.suppress(KafkaException):
+            self.client().list_topics(topic, max(0.01, seconds))
+
+    def _meaning(self, error: KafkaException | KafkaError, doing: str) -> CommitLogError:
         last, translated = self._heard_last(), self._settings.translate(error, doing)
         if isinstance(translated, Unavailable) and last:
             return Unavailable(f"{translated}.{last}")
@@ -118,3 +133,19 @@ class Administration:
         """Close the connections."""
         with self._lock:
             self._client = None
+
+
+def _error_in(future: concurrent.futures.Future[Any], seconds: float) -> KafkaError | None:
+    """Return why a request failed, None if it didn't.
+
+    Raised, the future's error would be in a circle with it, and keep callers' frames alive.
+    """
+    try:
+        error = future.exception(seconds + 1)
+    except concurrent.futures.TimeoutError:
+        return KafkaError(KafkaError._TIMED_OUT)
+    if error is None:
+        return None
+    if not isinstance(error, KafkaException):
+        raise error
+    return error_of(error)

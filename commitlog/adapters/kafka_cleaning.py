@@ -72,7 +72,8 @@ def _asked(
 def _own(admin: AdminClient, topic: str) -> dict[str, str]:
     """Return those of the topic's own settings that the cleaner works by."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    described = answer_of(admin.describe_configs([resource])[resource], ALTER_SECONDS)
+    [asked] = admin.describe_configs([resource], request_timeout=ALTER_SECONDS).values()
+    described = answer_of(asked, ALTER_SECONDS)
     return {
         name: str(entry.value)
         for name, entry in described.items()

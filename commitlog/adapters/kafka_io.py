@@ -378,5 +378,7 @@ def set_topics(
     resources = [
         ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name in names
     ]
-    for future in admin.incremental_alter_configs(resources).values():
+    for future in admin.incremental_alter_configs(
+        resources, request_timeout=ALTER_SECONDS
+    ).values():
         answer_of(future, ALTER_SECONDS)

@@ -11,7 +11,6 @@ topics. An arrival says which topics here continue those, so the log keeps its i
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import time
 from collections.abc import Mapping
@@ -19,15 +18,15 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     OffsetSpec,
 )
 
-from commitlog.adapters.kafka_administration import Administration
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks, answer_of, new_producer, set_topics
-from commitlog.adapters.kafka_settings import ClientSettings, error_of
+from commitlog.adapters.kafka_administration import Administration, Request
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_producer, set_topics
+from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import LogMoved, Unavailable
 from commitlog.ports import LogIdentity, Move
@@ -60,18 +59,20 @@ class Moves:
 
     def events(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
         """Return what happened, oldest first; empty if the log was never moved."""
-        asked = self._admin.client().describe_topics(
-            TopicCollection([self._topic]), request_timeout=timeout_seconds
+        asked, place = TopicCollection([self._topic]), TopicPartition(self._topic, 0)
+        topic = self._asked(
+            lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
+            timeout_seconds,
         )
-        topic = self._result(asked[self._topic], timeout_seconds)
         if topic is None:
             return []
-        place = TopicPartition(self._topic, 0)
-        latest = self._admin.client().list_offsets(
-            {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
-            request_timeout=timeout_seconds,
+        latest = {place: OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        end = self._asked(
+            lambda admin, seconds: {
+                self._topic: admin.list_offsets(latest, request_timeout=seconds)[place]
+            },
+            timeout_seconds,
         )
-        end = self._result(latest[place], timeout_seconds)
         if end is None:
             return []
         read_to = (str(topic.topic_id), end.offset)
@@ -79,9 +80,9 @@ class Moves:
             self._known = read_to, self._read(end.offset, timeout_seconds)
         return list(self._known[1])
 
-    def _result(self, future: concurrent.futures.Future[Any], timeout_seconds: float) -> Any:
-        doing = f"looking for {self._topic}"
-        return self._admin.result(future, doing, timeout_seconds, allowed=_NOBODY_SAYS)
+    def _asked(self, ask: Request, timeout_seconds: float) -> Any:
+        found = self._admin.answers(ask, "looking for", timeout_seconds, allowed=_NOBODY_SAYS)
+        return found[self._topic]
 
     def _read(self, end: int, timeout_seconds: float) -> list[Event]:
         found: list[Event] = []
@@ -149,11 +150,12 @@ class Moves:
     def _append(self, event: Mapping[str, object], factor: int) -> None:
         config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         topic = NewTopic(self._topic, num_partitions=1, replication_factor=factor, config=config)
-        try:
-            answer_of(self._admin.client().create_topics([topic])[self._topic], ADMIN_SECONDS)
-        except KafkaException as error:
-            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._settings.translate(error, f"making {self._topic}") from error
+        self._admin.answers(
+            lambda admin, seconds: admin.create_topics([topic], request_timeout=seconds),
+            "making",
+            ADMIN_SECONDS,
+            allowed=(KafkaError.TOPIC_ALREADY_EXISTS,),
+        )
         failures: list[str] = []
         producer = new_producer(self._settings)
         producer.produce(

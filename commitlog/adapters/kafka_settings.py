@@ -41,6 +41,15 @@ _COMMON: Mapping[str, Any] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
     "retry.backoff.ms": 20,
+    # A broker that hangs keeps its connections, and what waits there. Kafka itself gives it up, and
+    # has another one lead, after nine seconds.
+    "socket.timeout.ms": 10_000,
+    # A reader hears so of the new leader; its own request would wait for 40 s.
+    "topic.metadata.refresh.interval.ms": 5_000,
+}
+_ADMIN: Mapping[str, Any] = {
+    # Nobody waits for longer before asking again: so what hangs is left, and another broker asked.
+    "socket.timeout.ms": 4_000,
 }
 _COMMON_FIXED: Mapping[str, Any] = {
     # A mistyped name must not make an empty log.
@@ -175,7 +184,7 @@ class ClientSettings:
 
     def admin(self) -> dict[str, Any]:
         """Return the settings of an admin client."""
-        return self._merged({}, {})
+        return self._merged(_ADMIN, {})
 
     def consumer(self, *, patient: float = 0.0) -> dict[str, Any]:
         """Return the settings of a consumer; a patient one lets records gather at the broker."""

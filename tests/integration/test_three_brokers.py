@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.protocol import outcomes_topic
 from consumers import cli
 from consumers.broker import ports
 from consumers.broker.embedded import EmbeddedBroker
@@ -24,6 +28,7 @@ from tests.waiting import WAIT_SECONDS, wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 LOG = "commitlog"
+ANSWER_SECONDS, GIVEN_UP_SECONDS = 10.0, 30.0
 
 
 class Brokers:
@@ -63,18 +68,18 @@ class Brokers:
         )
 
     def kill(self, number: int) -> None:
-        """Kill one, and wait until the others know.
-
-        They may name it as the controller until then. A client that asks the controller then tries
-        to reach it without a pause, for 20 s of a processor.
-        """
+        """Kill one; the others may name it as the controller for a while."""
         self.running[number].kill()
+
+    def pause(self, number: int) -> None:
+        """Have one hang: it keeps its connections, and takes new ones."""
+        os.kill(self.running[number].pid, signal.SIGSTOP)
+
+    def lead(self, topic: str) -> int:
+        """Return who leads a topic."""
         client = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-
-        def known() -> list[int]:
-            return sorted(client.list_topics(timeout=WAIT_SECONDS).brokers)
-
-        wait_until(lambda: number not in known(), f"the end of broker {number}", state=known)
+        found = client.list_topics(topic, timeout=WAIT_SECONDS).topics[topic]
+        return int(found.partitions[0].leader)
 
 
 @pytest.fixture
@@ -139,3 +144,21 @@ def test_what_a_cluster_survives_is_told_by_its_copies(brokers: Brokers, tmp_pat
     with led(servers, root, LOG) as log:
         assert log.append("t", rows(3)).version == 4
         assert ids_of(log.open("t")) == [1, 2, 3]
+
+
+def test_commits_go_on_while_a_broker_hangs_or_a_dead_one_is_named_as_the_controller(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    servers, root = brokers.servers, tmp_path / "root"
+    with contextlib.closing(KafkaLog.connect(servers, timeout_seconds=ANSWER_SECONDS)) as asked:
+        asked.create(tables_root=str(root / "tables"))
+        with led(servers, root, LOG) as log:
+            log.create_table("t", SCHEMA)
+            hanging = brokers.lead(outcomes_topic(LOG))
+            brokers.pause(hanging)
+            assert log.append("t", rows(1), timeout=GIVEN_UP_SECONDS).version == 2
+            os.kill(brokers.running[hanging].pid, signal.SIGCONT)
+        dead = 3 if brokers.lead(outcomes_topic(LOG)) != 3 else 2
+        wait_until(lambda: asked._metadata().controller_id == dead, "a broker to be named")
+        brokers.kill(dead)
+        asked.check_settings()
