@@ -86,6 +86,7 @@ class KafkaLog:
         self.name = check_log_name(log)
         self.timeout_seconds = timeout_seconds
         self._settings = settings
+        self.trouble = settings.trouble
         self._topics = (transactions_topic(log), outcomes_topic(log))
         self._admin = Administration(settings)
         self._moves = Moves(settings, log, self._admin)
@@ -111,7 +112,12 @@ class KafkaLog:
             InvalidSettings: an address, timeout or setting that can't be, or is not to be changed.
         """
         check_timeout(timeout_seconds)
-        connected = cls(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
+        return cls.reach(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
+
+    @classmethod
+    def reach(cls, settings: ClientSettings, log: str, timeout_seconds: float) -> KafkaLog:
+        """Do as `connect`, with settings whose `trouble` tells meanwhile why it takes long."""
+        connected = cls(settings, log, timeout_seconds)
         try:
             connected.cluster_id()
         except BaseException:
@@ -388,5 +394,6 @@ class KafkaLog:
         return REPLICATION_WANTED if brokers >= REPLICATION_WANTED else 1
 
     def _metadata(self) -> ClusterMetadata:
-        doing = "reading the cluster's id"
-        return self._admin.metadata(self._topics[0], doing, self.timeout_seconds)
+        return self._admin.metadata(
+            self._topics[0], "reading the cluster's id", self.timeout_seconds
+        )

@@ -180,6 +180,7 @@ def allow(
                 f"{servers} has no authorizer, so every client may do everything: set "
                 "authorizer.class.name on its brokers first"
             ) from error
+        admin.poll(0)  # it hears why
         raise client.translate(error, "creating the ACLs of a role") from error
     except concurrent.futures.TimeoutError as error:
         raise Unavailable(

@@ -1,4 +1,4 @@
-"""A client for administration, whose errors say what was heard of the connection."""
+"""A client for administration, which asks again where no answer comes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -18,12 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from commitlog.adapters.kafka_io import new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
-from commitlog.errors import CommitLogError, Unavailable
-
-_HTTP = f"size {int.from_bytes(b'HTTP')}"
-"""What Kafka's client makes of the first word of an HTTP server."""
-_ANSWER_IS_HTTP = ". That is, an HTTP server answers there: give the address of a Kafka broker"
-
+from commitlog.errors import CommitLogError
 
 FIRST_SECONDS, AGAIN_SECONDS_MAX = 0.5, 4.0
 """How long to wait for an answer before the question is repeated, at first and later."""
@@ -40,14 +34,12 @@ class Administration:
         self._settings = settings
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
-        # A callback that held this object would keep the client from being freed with it.
-        self._heard: deque[KafkaError] = deque(maxlen=1)
 
     def client(self) -> AdminClient:
         """Return the client."""
         with self._lock:
             if self._client is None:
-                self._client = new_admin(self._settings, self._heard.append)
+                self._client = new_admin(self._settings)
             return self._client
 
     def answers(
@@ -110,10 +102,8 @@ class Administration:
             self.client().list_topics(topic, max(0.01, seconds))
 
     def _meaning(self, error: KafkaException | KafkaError, doing: str) -> CommitLogError:
-        last, translated = self._heard_last(), self._settings.translate(error, doing)
-        if isinstance(translated, Unavailable) and last:
-            return Unavailable(f"{translated}.{last}")
-        return translated
+        self._listen()
+        return self._settings.translate(error, doing)
 
     def _listen(self) -> None:
         """Run the callback for what the client had to say since the last time."""
@@ -121,13 +111,6 @@ class Administration:
             client = self._client
         if client is not None:
             client.poll(0)
-
-    def _heard_last(self) -> str:
-        self._listen()
-        said = [self._settings.clean(error.str() or error.name()) for error in self._heard]
-        return "".join(
-            f" Last: {words}{_ANSWER_IS_HTTP if _HTTP in words else ''}" for words in said
-        )
 
     def close(self) -> None:
         """Close the connections."""

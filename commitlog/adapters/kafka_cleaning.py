@@ -59,9 +59,11 @@ def _asked(
     bootstrap_servers: str, log: str, passed: Mapping[str, Any], doing: str
 ) -> Iterator[tuple[AdminClient, str]]:
     settings, topic = ClientSettings(bootstrap_servers, passed), transactions_topic(log)
+    admin = new_admin(settings)
     try:
-        yield new_admin(settings), topic
+        yield admin, topic
     except KafkaException as error:
+        admin.poll(0)  # it hears why
         raise settings.translate(error, f"{doing} the transactions topic for its cleaner") from None
     except TimeoutError:
         raise Unavailable(

@@ -64,7 +64,10 @@ class RestoredTopics:
             try:
                 answer_of(future, DELIVERY_SECONDS)
             except KafkaException as error:
-                if goes_on and error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    self._admin.poll(0)  # it hears why
+                    raise settings.translate(error, f"creating topic {name}") from error
+                if goes_on:
                     self._found.add(name)
                     continue
                 raise WrongLog(

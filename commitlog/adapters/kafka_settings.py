@@ -7,14 +7,15 @@ which the log's promises rest. Values may be secrets: no message, log line or re
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 
 from commitlog.adapters.disk import or_no_files
+from commitlog.adapters.kafka_addresses import checked_address
 from commitlog.adapters.kafka_file import is_secret
 from commitlog.errors import (
     CommitLogError,
@@ -109,12 +110,6 @@ _NOT_YOURS = {
 _ALIASES = {"delivery.timeout.ms": "message.timeout.ms", "queue.buffering.max.ms": "linger.ms"}
 _UNDERSCORED = {"ssl_ca", "ssl_certificate", "ssl_key", "ssl_engine_callback_data"}
 """Names that contain an underscore."""
-_ADDRESS = re.compile(
-    r"(?:(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
-    r"(?:\[[0-9a-f:.%]+\]|[^\s\x00-\x1f:/,;\[\]]+)(?::(?P<port>\d{1,5}))?",
-    re.IGNORECASE,
-)
-_PORT_MAX = 65_535
 _TIMEOUT_SECONDS_MAX = 3600
 """The longest wait of Kafka's client."""
 
@@ -144,14 +139,37 @@ _LEADER_CHANGES = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,
 }
-REFUSED_SECONDS = 60.0
-"""For so long after a refusal of credentials a silent cluster is said to refuse them."""
+HEARD_SECONDS = 60.0
+"""For so long a silent cluster is said to be so for what was heard of its connections."""
+_HTTP = f"size {int.from_bytes(b'HTTP')}"
+"""What Kafka's client makes of the first word of an HTTP server."""
 _REFUSED_FOR_WHAT_IT_IS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
+
+
+_NO_SECRETS = {
+    *("true", "false", "plaintext", "ssl", "sasl_ssl", "sasl_plaintext"),
+    *("plain", "gssapi", "oauthbearer", "scram-sha-256", "scram-sha-512"),
+}
+_ENDED = (
+    "each connection was ended. A cluster does so if security.protocol isn't that of this address"
+    " (SSL, SASL_SSL, SASL_PLAINTEXT), or if it wants a certificate (ssl.certificate.location)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What was heard of connections, and when."""
+
+    at: float
+    said: str
+
+    def is_fresh(self) -> bool:
+        return time.monotonic() - self.at < HEARD_SECONDS
 
 
 class ClientSettings:
@@ -163,9 +181,9 @@ class ClientSettings:
         Raises:
             InvalidSettings: an invalid address, or a setting that may not be changed.
         """
-        self.address = _checked_address(bootstrap_servers)
+        self.address = checked_address(bootstrap_servers)
         self._passed = {_name(name): value for name, value in passed.items()}
-        self._refused = float("-inf"), ""
+        self._refused = self._heard = _Heard(float("-inf"), "")
         for name in self._passed:
             if name in _NOT_YOURS:
                 raise InvalidSettings(
@@ -214,7 +232,7 @@ class ClientSettings:
         """
         for name, value in self._passed.items():
             shown = str(value)
-            is_plain = len(shown) <= 3 or shown.isdigit() or shown.lower() in {"true", "false"}
+            is_plain = len(shown) <= 3 or shown.isdigit() or shown.lower() in _NO_SECRETS
             if shown and (is_secret(name) or not is_plain):
                 text = text.replace(shown, "***")
         return text
@@ -239,6 +257,7 @@ class ClientSettings:
         if code in _BROKEN:
             return CorruptLog(f"{where}: the broker's data is broken ({said}). Stop and repair it")
         if code in _NOT_ALLOWED:
+            self.hear(kafka_error)
             return Unavailable(f"{where}: {_refuses(said)}")
         if code == KafkaError.UNSUPPORTED_VERSION:
             return UnsupportedFormat(f"{where}: the brokers are too old ({said}): 4.0 or newer")
@@ -250,23 +269,35 @@ class ClientSettings:
         return self.silent(where, f"no answer ({said})")
 
     def hear(self, error: KafkaError) -> None:
-        """Remember that the cluster refused the credentials: later errors say only that it is away.
+        """Remember why there is no connection: later errors say only that the cluster is away.
 
         A client tells its callback, tries again, and lets whatever waits run into its timeout.
         """
+        said, heard = self.clean(f"{error.name()}: {error.str()}"), ""
         if error.code() in _NOT_ALLOWED:
-            self._refused = time.monotonic(), self.clean(f"{error.name()}: {error.str()}")
+            self._refused = _Heard(time.monotonic(), _refuses(said))
+        elif error.code() == KafkaError._SSL:
+            heard = (
+                f"there is no TLS connection ({said}). Correct the settings that begin with ssl."
+            )
+            self._refused = _Heard(time.monotonic(), heard)
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._heard = _Heard(time.monotonic(), self.clean(error.str() or error.name()))
+        elif not self._heard.is_fresh():
+            self._heard = _Heard(time.monotonic(), _ENDED)
 
-    def _refusal(self) -> str:
-        at, said = self._refused
-        return _refuses(said) if time.monotonic() - at < REFUSED_SECONDS else ""
+    def trouble(self) -> str:
+        """Return why the cluster lets nobody in, as heard of late; empty if it seems to be away."""
+        return self._refused.said if self._refused.is_fresh() else ""
 
     def silent(self, where: str, said: str) -> Unavailable:
         """Return the error for a question without an answer, with the likeliest reason."""
-        if refusal := self._refusal():
-            return Unavailable(f"{where}: {refusal}")
+        if trouble := self.trouble():
+            return Unavailable(f"{where}: {trouble}")
         advice = or_no_files("Check that the cluster runs, then retry")
-        return Unavailable(f"{where}: {said}. {advice}")
+        last = f". Last: {self._heard.said}" if self._heard.is_fresh() else ""
+        is_http = ". That is, an HTTP server answers there: give the address of a Kafka broker"
+        return Unavailable(f"{where}: {said}. {advice}{last}{is_http if _HTTP in last else ''}")
 
     def delivery_failed(
         self, error: KafkaError, topic: str, cause: KafkaError | None = None
@@ -276,8 +307,8 @@ class ClientSettings:
         shown = error if cause is None else cause
         said = self.clean(f"{shown.name()}: {shown.str()}")
         fate = "it is not in the log" if appended is False else "it may be in the log"
-        if appended is None and (refusal := self._refusal()):
-            fate = f"{fate}; {refusal}"
+        if appended is None and (trouble := self.trouble()):
+            fate = f"{fate}; {trouble}"
         return DeliveryFailed(
             f"{topic} at {self.address} did not acknowledge a record ({said}); {fate}",
             appended=appended,
@@ -339,27 +370,6 @@ def check_timeout(seconds: object) -> None:
             f"timeout cannot be {seconds!r}: give seconds, above 0 and at most"
             f" {_TIMEOUT_SECONDS_MAX}"
         )
-
-
-def _checked_address(servers: object) -> str:
-    """Return a valid address of a cluster; librdkafka takes anything and waits for it."""
-    if not isinstance(servers, str):
-        raise InvalidSettings(
-            f"bootstrap_servers cannot be {servers!r}: name the cluster as text, HOST:PORT,..."
-        )
-    named = [one.strip() for one in servers.split(",") if one.strip()]
-    if not named:
-        raise InvalidSettings(
-            f"bootstrap_servers cannot be {servers!r}: it names no cluster. Give HOST:PORT,..."
-        )
-    for one in named:
-        found = _ADDRESS.fullmatch(one)
-        if not found or not 0 < int(found["port"] or 1) <= _PORT_MAX:
-            raise InvalidSettings(
-                f"bootstrap_servers cannot have {one!r}: give HOST:PORT, with a port from 1 to"
-                f" {_PORT_MAX} and an IPv6 address in brackets"
-            )
-    return servers
 
 
 def _name(name: str) -> str:

@@ -182,20 +182,28 @@ def _with_places_of_root(config: Config) -> Config:
 def connect(config: Config) -> ArchivableLog:
     """Reach the log that the settings name, together with the archive in its root."""
     from commitlog.adapters.kafka import KafkaLog
+    from commitlog.adapters.kafka_settings import ClientSettings
     from consumers.runtime.process import left_by_signals
 
     servers = config.need_bootstrap_servers()
     is_of_root = config.sources["bootstrap_servers"] == f"{config.root}/{ENDPOINTS}"
     command = shlex.join(("commitlog", "up", "--root", str(config.root)))
-    advice = f"; if nothing runs on this root, start `{command}`" if is_of_root else ""
-    waits = told_if_slow(output.note, waiting_for(servers, ANSWER_SECONDS) + advice)
+    settings = ClientSettings(servers, config.kafka)
+
+    def advice() -> str:
+        is_away = is_of_root and not settings.trouble()
+        return f"; if nothing runs on this root, start `{command}`" if is_away else ""
+
+    def waits() -> str:
+        return waiting_for(servers, ANSWER_SECONDS, settings.trouble()) + advice()
+
     try:
-        with left_by_signals(), waits:
-            log = KafkaLog.connect(servers, config.log, config.kafka, ANSWER_SECONDS)
+        with left_by_signals(), told_if_slow(output.note, waits):
+            log = KafkaLog.reach(settings, config.log, ANSWER_SECONDS)
     except Unavailable as error:
-        if type(error) is not Unavailable:
+        if type(error) is not Unavailable or not advice():
             raise
-        raise Unavailable(f"{error}{advice}") from error
+        raise Unavailable(f"{error}{advice()}") from error
     if config.root is None:
         return log
     from consumers.tools.archive.log import with_archive

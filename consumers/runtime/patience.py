@@ -37,9 +37,9 @@ def active_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def told_if_slow(say: Callable[[str], None], text: str) -> Iterator[None]:
+def told_if_slow(say: Callable[[str], None], text: Callable[[], str]) -> Iterator[None]:
     """Say what is waited for, if what is done here takes long."""
-    waits = threading.Timer(SILENT_SECONDS, say, [text])
+    waits = threading.Timer(SILENT_SECONDS, lambda: say(text()))
     waits.daemon = True
     waits.start()
     try:
@@ -48,8 +48,10 @@ def told_if_slow(say: Callable[[str], None], text: str) -> Iterator[None]:
         waits.cancel()
 
 
-def waiting_for(servers: str, seconds: float) -> str:
-    """Say which Kafka is waited for, and for how long."""
+def waiting_for(servers: str, seconds: float, trouble: str) -> str:
+    """Say which Kafka is waited for, for how long, and what is wrong, as far as it is known."""
+    if trouble:
+        return f"waiting for Kafka at {servers} for up to {seconds:g} s: {trouble}"
     return f"waiting for Kafka at {servers}, which hasn't answered yet, for up to {seconds:g} s"
 
 

@@ -53,6 +53,7 @@ STORE_ADVICE = (
 
 PLACES_ADVICE = "start nothing before this is right"
 TLS_ADVICE = "renew it and replace the file; HTTP servers read it again within a second"
+ACCESS_ADVICE = "docs/deployment.md says which settings and rights each role needs on Kafka"
 RIGHTS_ADVICE = "run this as the user that the service has"
 
 
@@ -151,13 +152,22 @@ def _stores(config: Config) -> Iterator[Check]:
 
 def _cluster(config: Config, say: Callable[[str], None]) -> Iterator[Check]:
     from commitlog.adapters.kafka import KafkaLog
+    from commitlog.adapters.kafka_settings import ClientSettings
 
+    advice = "start `commitlog up --root DIR`, or name a cluster that runs"
     try:
         servers = config.need_bootstrap_servers()
-        with told_if_slow(say, waiting_for(servers, CONNECT_SECONDS)):
-            log = KafkaLog.connect(servers, config.log, config.kafka, CONNECT_SECONDS)
+        settings = ClientSettings(servers, config.kafka)
+
+        def waits() -> str:
+            return waiting_for(servers, CONNECT_SECONDS, settings.trouble())
+
+        try:
+            with told_if_slow(say, waits):
+                log = KafkaLog.reach(settings, config.log, CONNECT_SECONDS)
+        finally:
+            advice = ACCESS_ADVICE if settings.trouble() else advice
     except CommitLogError as error:
-        advice = "start `commitlog up --root DIR`, or name a cluster that runs"
         yield Check("cluster", Level.FAIL, str(error), advice)
         if config.root is not None:
             yield finding("places", partial(_noted_places, config.root, config), PLACES_ADVICE)
@@ -177,7 +187,8 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         return
     except CommitLogError as error:
         if isinstance(error, Unavailable):  # brokers are away, and the others know how many
-            yield Check("log", Level.FAIL, str(error), "see that all brokers run")
+            advice = ACCESS_ADVICE if log.trouble() else "see that all brokers run"
+            yield Check("log", Level.FAIL, str(error), advice)
             yield _durability(log, config)
         else:
             yield Check("log", Level.FAIL, str(error), "")

@@ -114,10 +114,12 @@ def _await_answer(
     side: KafkaLog, name: str, answer_seconds: float, say: Callable[[str], None]
 ) -> None:
     """Wait until a cluster answers; Unavailable if it doesn't."""
-    text = (
-        f"waiting for {name}, which hasn't answered about log {side.name!r} yet, for up to"
-        f" {answer_seconds:g} s"
-    )
+
+    def text() -> str:
+        waits = f"waiting for {name}, which hasn't answered about log {side.name!r} yet"
+        trouble = f": {side.trouble()}" if side.trouble() else ""
+        return f"{waits}, for up to {answer_seconds:g} s{trouble}"
+
     with told_if_slow(say, text):
         side.cluster_id()
 

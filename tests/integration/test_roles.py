@@ -7,7 +7,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,31 @@ def secured_cluster(folder: Path, log: str) -> Iterator[Secured]:
 
 def people(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def test_doctor_says_at_once_and_at_the_end_why_the_cluster_lets_nobody_in(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value, told in (
+        ("SASL_PASSWORD", "a guess", "refuses these credentials"),
+        ("SECURITY_PROTOCOL", "PLAINTEXT", "if security.protocol isn't that of this address"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Secured, "environment", _with(Secured.environment, name, value))
+            assert secured.run("writer", "doctor") == ExitCode.REFUSED
+        said = capsys.readouterr()
+        assert told in said.out
+        assert "brokers are down" not in said.out
+        if name == "SASL_PASSWORD":
+            assert told in said.err
+            assert "commitlog up" not in said.out
+            assert "hasn't answered" not in said.err
+
+
+def _with(
+    environment: Callable[[Secured, str], dict[str, str]], name: str, value: str
+) -> Callable[[Secured, str], dict[str, str]]:
+    return lambda secured, who: environment(secured, who) | {f"COMMITLOG_KAFKA__{name}": value}
 
 
 def test_each_role_does_its_work(secured: Secured) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.adapters import kafka_acls
+from commitlog.adapters import kafka_acls, kafka_cleaning, kafka_io
 from commitlog.adapters.kafka_acls import allow, rights_of
 from commitlog.adapters.kafka_cleaning import cleaned_at_once
 from commitlog.adapters.kafka_settings import ClientSettings
@@ -79,6 +79,8 @@ def test_a_refused_client_does_not_wait_for_the_garbage_collector(
     act: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_acls, "APPLY_SECONDS", 0.3)
+    monkeypatch.setattr(kafka_cleaning, "ALTER_SECONDS", 0.3)
+    monkeypatch.setattr(kafka_io, "ALTER_SECONDS", 0.3)
     before = running()
     gc.disable()
     try:

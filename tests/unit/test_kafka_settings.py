@@ -172,8 +172,27 @@ def test_a_cluster_is_silent_because_it_refuses_credentials(
         assert "refuses these credentials (_AUTHENTICATION: who is ***?)" in str(told)
         assert "begin with sasl. or ssl." in str(told)
         assert "Check that the cluster runs" not in str(told)
-    monkeypatch.setattr(kafka_settings, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_settings, "HEARD_SECONDS", 0.0)
     assert "Check that the cluster runs" in str(settings.translate(silent, "looking"))
+
+
+@pytest.mark.parametrize(
+    ("heard", "told"),
+    [
+        ((KafkaError._SSL, "certificate verify failed"), "there is no TLS connection (_SSL: cert"),
+        ((KafkaError._TRANSPORT, "Connection refused"), "Last: Connection refused"),
+        ((KafkaError._ALL_BROKERS_DOWN, "0/2 brokers are down"), "if security.protocol isn't"),
+    ],
+)
+def test_a_silent_cluster_is_said_to_be_so_for_the_reason_that_was_heard(
+    heard: tuple[int, str], told: str
+) -> None:
+    settings = ClientSettings(ADDRESS, {})
+    settings.hear(KafkaError(*heard))
+    settings.hear(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    said = str(settings.silent("asking", "no answer within 1 s"))
+    assert told in said
+    assert "brokers are down" not in said
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_a_command_says_which_cluster_it_waits_for(
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 1 s"
 
 
+def test_who_waits_hears_that_the_cluster_refuses_the_credentials() -> None:
+    said = patience.waiting_for("a:1", 10, "the cluster refuses these credentials (wrong password)")
+    assert "hasn't answered" not in said
+    assert said == (
+        "waiting for Kafka at a:1 for up to 10 s: the cluster refuses these credentials "
+        "(wrong password)"
+    )
+
+
 def test_who_asks_a_root_on_which_nothing_runs_is_told_how_to_start_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
