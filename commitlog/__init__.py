@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         CorruptLog,
         IncompatibleConflict,
         InvalidRequest,
+        InvalidSettings,
         InvalidTransaction,
         LogClosed,
         LogMoved,
         MissingDataFile,
+        NoSuchNamespace,
         NoSuchTable,
         NoSuchVersion,
         OutcomeUnknown,
@@ -67,23 +69,25 @@ __all__ = [
     "CorruptLog",
     "IncompatibleConflict",
     "InvalidRequest",
+    "InvalidSettings",
     "InvalidTransaction",
     "KeyAbsent",
     "KeyHashes",
     "LogClosed",
     "LogMoved",
     "MissingDataFile",
+    "NoSuchNamespace",
     "NoSuchTable",
     "NoSuchVersion",
     "Outcome",
     "OutcomeUnknown",
     "Overloaded",
-    "StorageFull",
-    "StorageUnwritable",
     "PredicateUnchanged",
     "RecordTooLarge",
     "RetryableConflict",
     "Status",
+    "StorageFull",
+    "StorageUnwritable",
     "TableAbsent",
     "TableAlreadyExists",
     "TableInfo",
@@ -134,3 +138,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_MODULE_OF.get(name, "commitlog.errors")), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Name what isn't imported yet, too: shells complete by this."""
+    return sorted({*globals(), *__all__, "__version__"})

@@ -9,6 +9,7 @@
       NoSuchTable               create it, or correct its name
         NoSuchNamespace         the same, of the namespace
         NoSuchVersion           ask for a version that exists
+      InvalidSettings           correct the setting of Kafka's client or of a store
       TableAlreadyExists        open it, or choose another name
       CommitConflict            (only from `Outcome.raise_for_conflict`)
         RetryableConflict       read the new version, redo the operation

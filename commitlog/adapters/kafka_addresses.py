@@ -29,7 +29,7 @@ def checked_address(servers: object) -> str:
         found = _ADDRESS.fullmatch(one)
         if not found or not 0 < int(found["port"] or 1) <= _PORT_MAX:
             raise InvalidSettings(
-                f"bootstrap_servers cannot have {one!r}: give HOST:PORT, with a port from 1 to"
+                f"bootstrap_servers cannot be {one!r}: give HOST:PORT, with a port from 1 to"
                 f" {_PORT_MAX} and an IPv6 address in brackets"
             )
     return servers

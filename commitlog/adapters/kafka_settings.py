@@ -247,7 +247,8 @@ class ClientSettings:
             return WrongLog(
                 f"{where}: the topic or partition does not exist ({said}). Check the address and "
                 "the log name; wait for the `ready` line of a `commitlog up` that is starting; or"
-                " make the log, by `commitlog up` or by the `commitlog init` that was cut short"
+                " create the log with `commitlog up` or `commitlog init`, which also completes an"
+                " interrupted one"
             )
         if code in _OUT_OF_RANGE:
             return CorruptLog(

@@ -321,9 +321,9 @@ def _find(
 
 
 def _typed(setting: Setting, value: object, source: str) -> str | int | bool:
-    shown = "the value" if setting.is_secret else repr(value)
+    shown = "the given value" if setting.is_secret else repr(value)
     wrong = ConfigurationError(
-        f"{source}: {setting.name} cannot be {shown}; it is {_kind(setting)}: {setting.description}"
+        f"{source}: {setting.name} must be {_kind(setting)}, not {shown} ({setting.description})"
     )
     if isinstance(setting.default, bool):
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -349,10 +349,10 @@ def _kind(setting: Setting) -> str:
     if isinstance(setting.default, bool):
         return "true or false"
     if not isinstance(setting.default, int):
-        return "a text"
+        return "text"
     if setting.is_port:
-        return f"a port from 0 to {PORT_MAX}"
-    return f"a number from {setting.least} on"
+        return f"a port number from 0 to {PORT_MAX}"
+    return f"a whole number, {setting.least} or more"
 
 
 def _kafka_of_file(table: Mapping[str, Any], file: str) -> dict[str, str]:

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+import commitlog
+from commitlog import errors
 from tests.child import ended
 
 # Each costs a start tens to hundreds of milliseconds of CPU.
@@ -123,3 +125,17 @@ def test_a_client_of_namespaces_is_there_for_who_asks() -> None:
     done = ended([sys.executable, "-u", "-c", EACH_USE, *USES])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["done"] * len(USES), done.stderr
+
+
+def test_dir_names_what_is_not_imported_yet() -> None:
+    """Shells complete by it: `commitlog.<Tab>`."""
+    assert set(commitlog.__all__) <= set(dir(commitlog))
+
+
+def test_a_program_can_catch_by_name_whatever_the_client_raises() -> None:
+    inside = {errors.Fenced}  # a leader's own
+    raised = {one for one in vars(errors).values() if isinstance(one, type)}
+    missing = {one for one in raised if issubclass(one, errors.CommitLogError)} - inside
+    assert {one.__name__ for one in missing} <= set(commitlog.__all__)
+    assert errors.__doc__ is not None
+    assert {one.__name__ for one in missing} <= set(errors.__doc__.split())
