@@ -80,12 +80,12 @@ Folder = Annotated[Path, Parameter(converter=_folder)]
 
 def _from_zero(_: object, value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
-        raise ValueError("It must be a number from 0 on.")
+        raise ValueError("It must be 0 or more.")
 
 
 def _above_zero(_: object, value: float | None) -> None:
     if value is not None and not 0 < value <= LIMIT_MAX:
-        raise ValueError(f"It must be a number above 0, and {LIMIT_MAX} at most.")
+        raise ValueError(f"It must be above 0, and {LIMIT_MAX} at most.")
 
 
 FROM_ZERO = Parameter(validator=_from_zero)

@@ -181,7 +181,7 @@ def counts(title: str) -> Iterator[OnCount]:
 
         def how_far() -> str:
             counted = (f"{done:,} {kind}" for kind, done in far.copy().items())
-            return f"{title}: {', '.join(counted) or 'it has begun'}"
+            return f"{title}: {', '.join(counted) or 'nothing done yet'}"
 
         with told_now_and_then(how_far, note):
             yield far.__setitem__

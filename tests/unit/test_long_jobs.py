@@ -96,7 +96,7 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_a_job_is(
     said = capsys.readouterr()
     assert said.out == "", "scripts read it"
     assert said.err.splitlines() == [
-        "backup: it has begun, after 30 s",
+        "backup: nothing done yet, after 30 s",
         "backup: 1,200 transactions, 4 files, after 60 s",
         "backup: 1,200 transactions, 4 files, after 90 s",
         "verify, partition 0: 2,000 of 5,000, after 30 s",

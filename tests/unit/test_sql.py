@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_table(folder: Path) -> Open:
     def opened(table: str, version: int | None) -> lance.LanceDataset:
         if not (folder / table).exists():
-            raise NoSuchTable(f"the log knows no table {table}")
+            raise NoSuchTable(f"the log knows no table {table}.", hint=NoSuchTable.ADVICE)
         return lance.dataset(folder / table, version=version)
 
     return opened
@@ -186,6 +186,15 @@ def test_what_cannot_be_asked_is_told(
 ) -> None:
     with pytest.raises(error, match=words):
         run_sql(query, open_table)
+
+
+def test_a_misspelt_view_of_the_index_is_suggested(open_table: Open, index: Path) -> None:
+    with pytest.raises(NoSuchTable) as refused:
+        run_sql("FROM transaction", open_table, index=index)
+    said = "the log knows no table transaction. Did you mean transactions?"
+    assert str(refused.value) == said
+    with pytest.raises(NoSuchTable, match="Create it first"):
+        run_sql("FROM nyc$trains", open_table, index=index)
 
 
 def test_an_index_that_is_not_there_is_named(open_table: Open, tmp_path: Path) -> None:

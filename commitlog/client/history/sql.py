@@ -29,6 +29,7 @@ from commitlog.errors import (
     NoSuchVersion,
     Unavailable,
     WrongLog,
+    did_you_mean,
     of_the_future,
 )
 from commitlog.model.table import DELIMITER
@@ -261,10 +262,15 @@ class _Tables:
             try:
                 opened = self._open(table, version)
             except NoSuchTable as error:
-                if self._known or type(error) is not NoSuchTable:
+                if type(error) is not NoSuchTable:
                     raise
-                hint = "Views of the version index need index='DIR/index.duckdb'."
-                raise NoSuchTable(f"{error}", hint=hint) from None
+                said, hint = str(error), "Views of the version index need index='DIR/index.duckdb'."
+                if self._known:
+                    hint = did_you_mean(table, self._known)
+                    if not hint or NoSuchTable.ADVICE not in said:
+                        raise
+                    said = said.removesuffix(NoSuchTable.ADVICE).rstrip()
+                raise NoSuchTable(said, hint=hint) from None
             self._connection.register(name, opened)
             self._registered[table, version] = name
         return name
