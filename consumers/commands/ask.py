@@ -187,8 +187,8 @@ def _print_attempts(
         output.print_json(attempts)
     if not attempts:
         output.note(
-            f"commitlog: the version index has no transaction {transaction}; if it was submitted, "
-            "it is undecided, or older than the index (`commitlog history TABLE` shows a table)"
+            f"commitlog: the version index has no transaction {transaction}: none was submitted as "
+            "that, or it isn't decided or not in the index yet (`commitlog log` shows the newest)"
         )
         return ExitCode.REFUSED
     for position, attempt in enumerate(attempts if not as_json else ()):

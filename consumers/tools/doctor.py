@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 import time
@@ -154,7 +155,8 @@ def _cluster(config: Config, say: Callable[[str], None]) -> Iterator[Check]:
     from commitlog.adapters.kafka import KafkaLog
     from commitlog.adapters.kafka_settings import ClientSettings
 
-    advice = "start `commitlog up --root DIR`, or name a cluster that runs"
+    root = shlex.quote(str(config.root)) if config.root else "DIR"
+    advice = f"start `commitlog up --root {root}`, or name a cluster that runs"
     try:
         servers = config.need_bootstrap_servers()
         settings = ClientSettings(servers, config.kafka)
