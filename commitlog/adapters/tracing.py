@@ -9,7 +9,6 @@ installed; without both, nothing here costs anything.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 import threading
@@ -117,10 +116,18 @@ class Tracing:
 
 @cache
 def tracing() -> Tracing | None:
-    """Return what makes spans, or None if tracing is off."""
-    if not any(os.environ.get(name) for name in VARIABLES):
+    """Return what makes spans, or None if tracing is off.
+
+    Often the variable is set for all programs of a machine: it must keep none from its work.
+    """
+    name = next((name for name in VARIABLES if os.environ.get(name)), "")
+    if not name:
         return None
-    if importlib.util.find_spec("opentelemetry.sdk") is None:
-        logger.warning("%s is set: pip install 'lance-commitlog[otel]' for traces", VARIABLES[0])
-        return None
-    return Tracing()
+    try:
+        return Tracing()
+    except ModuleNotFoundError:
+        why = "pip install 'lance-commitlog[otel]' for traces"
+    except ValueError as error:
+        why = f"traces are off: {error}"
+    logger.warning("%s is set: %s", name, why)
+    return None
