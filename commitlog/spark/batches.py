@@ -232,7 +232,7 @@ class Batch:
                     part.add_to(record, info)
                     continue
                 if isinstance(part.operation, lance.LanceOperation.Append):
-                    now, written = self._log.table(info.table_id), part.operation.fragments
+                    now, written = self._log.table(info.table_id), list(part.operation.fragments)
                     version = version_written_for(now, written, info.version, fields_digest(info))
                     part = replace(part, read_version=version or 0)
                 # Of the table that was read: another one may have its name by now.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.client.history import dropped, folds
+from commitlog.client.history import dropped
 from commitlog.client.history.dropped import dropped_table
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.core.iceberg.reading import dump_json
@@ -212,7 +212,7 @@ def test_who_ran_out_of_time_goes_on_when_it_asks_again(
         if until < sequence:
             raise Unavailable("time ran out")
 
-    monkeypatch.setattr(folds.PartitionFeed, "read_to", short)
+    monkeypatch.setattr(PartitionFeed, "read_to", short)
     tries = 0
     while True:
         tries += 1

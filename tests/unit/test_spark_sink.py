@@ -275,7 +275,7 @@ def test_a_batch_that_has_no_rows_any_more_is_compared_with_its_first_attempt(
             stream = stream_sink(world, "q", **given)
             stream.commit(told(stream, *rows_of_tasks), batch)
             return
-        job = batch_sink(world, txnAppId="q", txnVersion=str(batch), **given)
+        job = batch_sink(world, overwrite=False, txnAppId="q", txnVersion=str(batch), **given)
         job.commit(told(job, *rows_of_tasks))
 
     run(0, [1, 2], [])

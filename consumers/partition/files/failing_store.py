@@ -27,7 +27,9 @@ class FailingStore:
     def _fail(self, *given: Any, **named: Any) -> NoReturn:
         raise OSError(self._reason)
 
-    read = size = write = create = write_ahead = move = replace = set_aside = delete = names = _fail
+    read = opened = digest = size = names = _fail
+    write = create = write_ahead = write_hint = keep = _fail
+    move = replace = set_aside = delete = _fail
 
 
 def why_unreachable(location: str) -> str:
