@@ -20,7 +20,6 @@ from commitlog.adapters.lance_refs import manifest_in
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.commits.catalogue import commit
-from commitlog.client.history.dropped import dropped_table
 from commitlog.client.history.positions import NOW, When
 from commitlog.client.leader.tickets import seconds_until
 from commitlog.client.rows.host import Host, Pairs, TableName
@@ -89,6 +88,8 @@ class UndoesChanges(Host):
             Unavailable: its last version has no file yet; its store may be away.
             TableAlreadyExists: a table has the name now.
         """
+        from commitlog.client.history.dropped import dropped_table
+
         table = parse_table_id(table_id)
         to = parse_table_id(name) if name is not None else table
         deadline = time.monotonic() + timeout
