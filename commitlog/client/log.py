@@ -24,7 +24,7 @@ from commitlog.client.history.undoing import UndoesChanges
 from commitlog.client.leader import arguments
 from commitlog.client.leader.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.leader.runtime import Runtime, RuntimeSettings
-from commitlog.client.leader.tables import TableInfo, Tables
+from commitlog.client.leader.tables import TableInfo, Tables, ask_all
 from commitlog.client.leader.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait, deadline_after
 from commitlog.client.row_verbs import WritesRows
 from commitlog.client.rows.host import Pairs, TableName
@@ -218,7 +218,7 @@ class CommitLog(
 
     def tables(self) -> list[TableInfo]:
         """Return all tables, by name, without their schemas."""
-        return self._tables.ask_all(self.runtime())
+        return ask_all(self.runtime())
 
     def table(self, table_id: TableName) -> TableInfo:
         """Return a table's description at its head; NoSuchTable suggests similar names."""

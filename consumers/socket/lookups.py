@@ -49,12 +49,21 @@ class Listings:
         self._ask = ask
 
     async def tables(self, params: Params) -> list[dict[str, Any]]:
-        """Describe tables without their schemas; `brief` asks for names and heads alone."""
+        """Describe tables without their schemas; `brief` asks for names and heads alone.
+
+        Or those of an `incarnation`, or whose location has an `ending`.
+        """
         if params.get("brief"):
             heads = await self._listed(params, PartitionHeads.heads, PartitionHeads.next_heads)
             return [TableHead(one.table, one.incarnation, one.version).to_json() for one in heads]
         within = _within(params)
-        found = await self._ask(lambda now: now.readable.beside(now.catalogue.heads(within)))
+        only = {name: str(params[name]) for name in ("incarnation", "ending") if name in params}
+
+        def look(now: Session) -> list[tuple[Head, int]]:
+            heads = now.catalogue.heads_of(**only) if only else now.catalogue.heads(within)
+            return now.readable.beside(heads)
+
+        found = await self._ask(look)
         return [head.described(readable).to_json() for head, readable in found]
 
     async def namespaces(self, params: Params) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import lance
 import lance_namespace
@@ -226,20 +225,6 @@ def test_positions_have_names(world: World, server: IcebergServer) -> None:
         world.log.position("2999-01-01T00:00:00Z")
     with pytest.raises(InvalidRequest, match="had no commits"):
         world.log.position("1999-01-01")
-
-
-def test_a_read_of_the_past_asks_for_its_own_table_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asked the leader for all tables: of ten thousand, half a second for each of them."""
-    space = world.fresh_name()
-    world.write([space, "t"], numbers(0, 3))
-    position = head(world)
-    world.open([space, "t"]).insert(numbers(3, 4))
-    listing = Mock(wraps=world.log.tables)
-    monkeypatch.setattr(world.log, "tables", listing)
-    assert lance_rows(lance_at(world, position), [space, "t"]).equals(numbers(0, 3))
-    assert not listing.called
 
 
 def test_lances_clients_see_what_stood_by_its_name_of_then(world: World) -> None:

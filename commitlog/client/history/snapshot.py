@@ -11,8 +11,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +25,7 @@ from commitlog.client.history.positions import NamesPositions, When, sequences_t
 from commitlog.client.history.sql import AsksSql, attach_index, check_log, duckdb_module
 from commitlog.client.leader.arguments import checks_arguments
 from commitlog.client.leader.runtime import Runtime
+from commitlog.client.leader.tables import TableInfo, ask_all
 from commitlog.client.rows.host import Host, TableName
 from commitlog.client.rows.opening import is_there
 from commitlog.errors import (
@@ -41,8 +40,6 @@ from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
     import lance
-
-    from commitlog.client.leader.tables import TableInfo
 
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0
@@ -116,7 +113,7 @@ class Snapshot:
 
     def _materialize(self, found: TableAt) -> None:
         """Have the leader write the version's manifest, if the table still stands."""
-        info = standing(self._log, parse_table_id(found.name), found.incarnation)
+        info = standing(self._log, found.incarnation)
         if info is None:
             raise NoSuchVersion(
                 f"{found.name} was dropped since, and version {found.version} has no manifest at"
@@ -135,16 +132,10 @@ class Snapshot:
         return StaticTable.from_metadata(str(_written(found)))
 
 
-def standing(log: Host, name: TableId, incarnation: str) -> TableInfo | None:
-    """Return an incarnation as it is now, without its schema; None if it was dropped.
-
-    Mostly it has the name that it had. Only if it hasn't, all tables are listed: there may be many.
-    """
-    with suppress(NoSuchTable):
-        info = log.describe(name, fresh=True)
-        if info.incarnation == incarnation:
-            return replace(info, fields=(), schema_metadata=(), data_storage_version="")
-    return next((info for info in log.tables() if info.incarnation == incarnation), None)
+def standing(log: Host, incarnation: str) -> TableInfo | None:
+    """Return an incarnation as it is now, without its schema; None if it was dropped."""
+    told = ask_all(log.runtime(), incarnation=incarnation)
+    return next((info for info in told if info.incarnation == incarnation), None)
 
 
 def _written(found: TableAt) -> Path:

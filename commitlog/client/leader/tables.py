@@ -175,14 +175,18 @@ class Tables:
             self._known[table] = _Learnt(time.monotonic(), body, info, is_said_again)
         return info
 
-    def ask_all(self, runtime: Runtime) -> list[TableInfo]:
-        """Ask every leader for its tables."""
-        found = [
-            _here(body)
-            for partition in range(runtime.partitions)
-            for body in runtime.request(partition, "tables")
-        ]
-        return sorted(found, key=lambda info: info.table_id)
+
+def ask_all(runtime: Runtime, **only: str) -> list[TableInfo]:
+    """Ask every leader for its tables, in `only` for those of an `incarnation` or an `ending`.
+
+    The ending is that of their location. Older leaders tell of all, so look at what is told.
+    """
+    found = [
+        _here(body)
+        for partition in range(runtime.partitions)
+        for body in runtime.request(partition, "tables", **only)
+    ]
+    return sorted(found, key=lambda info: info.table_id)
 
 
 def _here(body: Mapping[str, Any]) -> TableInfo:

@@ -185,6 +185,14 @@ class PartitionHeads:
         heads = self._heads
         return [heads[table] for table in heads.within(within)]
 
+    def heads_of(self, incarnation: str = "", ending: str = "") -> list[Head]:
+        """Return the head of one incarnation, or those of tables whose location ends so."""
+        heads = self._heads
+        if incarnation:
+            head = heads.get(self._named.get(incarnation, ()))
+            return [head] if head is not None and head.incarnation == incarnation else []
+        return [head for head in heads.values() if head.location.endswith(ending)]
+
     def next_heads(self, namespace: TableId, after: str, limit: int) -> list[Head]:
         """Return so many heads of tables directly in a namespace, by name, after a name."""
         heads = self._heads

@@ -25,7 +25,7 @@ from lance_namespace import (
 from commitlog.adapters.lance_namespace import object_path, relative_path
 from commitlog.adapters.lance_refs import manifests_in
 from commitlog.adapters.storage import store_for
-from commitlog.client.leader.tables import TableInfo
+from commitlog.client.leader.tables import TableInfo, ask_all
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -160,7 +160,8 @@ def check_files(info: TableInfo, fragments: Iterable[Any]) -> None:
 def refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
     """Refuse to go around the log, if a Clone made the branch a table of it."""
     place = branch_location(info.location, branch)
-    kept = next((table.name for table in service.log.tables() if table.location == place), None)
+    told = ask_all(service.log.runtime(), ending=branch_location("", branch))
+    kept = next((table.name for table in told if table.location == place), None)
     if kept is not None:
         raise UnsupportedOperationError(
             f"branch {branch!r} of {info.name} is a table of the log, {kept}: commit to it, or drop"

@@ -82,7 +82,7 @@ class PastService(Service):
             if found.is_iceberg:
                 kind = "view" if found.is_view else "table"
                 raise NoSuchTable(f"{found.name} is an Iceberg {kind}, not a Lance table")
-            known = self._described(found, standing(self.log, table, found.incarnation))
+            known = self._described(found, standing(self.log, found.incarnation))
             if known.version:
                 path = self.readable(known, known.version)
                 state, _ = decode_manifest(store_for(known.location).read(path))
@@ -116,7 +116,7 @@ class PastService(Service):
 
     def readable(self, info: TableInfo, version: int) -> str:
         """Return the path of a version that stood, once it can be read."""
-        now = standing(self.log, info.table_id, info.incarnation)
+        now = standing(self.log, info.incarnation)
         if now is not None:
             # It may have another name now, by which the leader knows it.
             return super().readable(replace(info, table_id=now.table_id), version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from lance_namespace import (
 )
 
 from commitlog.client.history.snapshot import standing
-from commitlog.client.leader.tables import TableInfo
 from commitlog.model.names import RESERVED
 from commitlog.model.operations import AlterProperties, operation_name, target
 from commitlog.model.records import Outcome, Status, Transaction
@@ -134,26 +133,15 @@ class _Place:
 
 def _place(service: Service, outcome: Outcome, transaction: Transaction) -> _Place | None:
     name = target(transaction.operations[0])
-    changed = [result.incarnation for result in outcome.results if result.incarnation]
-    if changed:
-        table = _first_standing(service, name, changed)
+    changed = dict.fromkeys(result.incarnation for result in outcome.results if result.incarnation)
+    for table in (standing(service.log, incarnation) for incarnation in changed):
         if table is not None:
             return _Place(table.table_id, False, table.properties)
-    elif (info := service.find(name)) is not None:
+    info = service.find(name)
+    if info is not None and not changed:
         return _Place(name, False, info.properties)
     found = service.namespaces(name, alone=True).get(name)
     return _Place(name, True, found) if found is not None else None
-
-
-def _first_standing(
-    service: Service, name: TableId, incarnations: Sequence[str]
-) -> TableInfo | None:
-    """Return the first of these tables that wasn't dropped; the very first had this name."""
-    table = standing(service.log, name, incarnations[0])
-    if table is not None or not incarnations[1:]:
-        return table
-    known = {one.incarnation: one for one in service.log.tables()}
-    return next((known[one] for one in incarnations if one in known), None)
 
 
 def _need(service: Service, call: Call, access: Access) -> tuple[Outcome, Transaction]:
