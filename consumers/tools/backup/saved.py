@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TypeGuard
 
@@ -29,6 +30,8 @@ FORMAT = 1
 TABLES, ARCHIVE = "tables", "archive"
 LISTS = "files"
 """The folder of lists of copied files."""
+LISTS_AT_ONCE = 16
+"""Each run adds one, and in a bucket each takes a request."""
 _CHUNK = ".parquet"
 Store = LocalStore | RemoteStore
 
@@ -128,7 +131,9 @@ class SavedFile:
 
 def files_of(store: Store, backup: Backup) -> dict[str, SavedFile]:
     """Return the copied files by path, as their last copy left them."""
-    return {one.path: one for path in backup.file_lists for one in read_list(store, path)}
+    with ThreadPoolExecutor(LISTS_AT_ONCE) as pool:
+        lists = pool.map(lambda path: list(read_list(store, path)), backup.file_lists)
+        return {one.path: one for files in lists for one in files}
 
 
 def leftovers(store: Store, known: Mapping[str, SavedFile]) -> list[str]:
