@@ -34,6 +34,8 @@ from commitlog.model.table import parse_table_id
 class TransactionBuilder:
     """The value of `with CommitLog.transact()`: add operations, then leave the block.
 
+    None of them sees the rows that another one adds, changes or deletes.
+
     ```python
     with log.transact() as t:
         t.append("shop$orders", {"id": [4], "amount": [4.0]})
