@@ -351,7 +351,10 @@ class RemoteStore:
         except self._unlistable as error:
             raise UnlistableError(str(error)) from error
         except self._failed as error:
-            raise OSError(str(error)) from error
+            # What follows is how a library of another language notes it: a page, with one reason.
+            said, _, noted = str(error).partition("\n\nDebug source")
+            late = " (no answer in time)" if "kind: Timeout" in noted else ""
+            raise OSError(f"{said}{late}") from error
 
 
 def remote_store(location: str) -> RemoteStore:

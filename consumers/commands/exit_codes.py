@@ -56,11 +56,12 @@ def _table() -> tuple[tuple[_Kinds, ExitCode], ...]:
     from consumers.commands.on_spark import SparkEnded
     from consumers.runtime.config import ConfigurationError
     from consumers.runtime.places import RootMoved
-    from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
+    from consumers.runtime.roots import PartFailed, PortTaken, RootAway, RootInUse, RootUnusable
 
     # The first match counts: subclasses stand before their bases.
     return (
         (ConfigurationError, ExitCode.USAGE),
+        (RootAway, ExitCode.UNAVAILABLE),
         ((RootInUse, PortTaken, RootUnusable, RootMoved), ExitCode.MACHINE),
         ((PartFailed, SparkEnded), ExitCode.UNAVAILABLE),
         (errors.InvalidSettings, ExitCode.USAGE),

@@ -27,7 +27,7 @@ from commitlog.errors import CommitLogError, WrongLog
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.runtime.config import Config, ConfigurationError
-from consumers.runtime.roots import RootUnusable
+from consumers.runtime.roots import RootUnusable, unusable
 
 MARKS = "_commitlog/logs"
 
@@ -48,10 +48,9 @@ def writable_tables_root(config: Config) -> str:
         store.create(probe, b"")
         store.delete(probe)
     except OSError as error:
-        raise RootUnusable(
-            f"the tables root {root} cannot be written ({error.strerror or error}): choose another"
-            " one with --tables-root, or change its permissions; no log was made"
-        ) from error
+        said = f"the tables root {root} cannot be written ({error.strerror or error})"
+        advice = "choose another one with --tables-root, or change its permissions"
+        raise unusable(f"{said}: {advice}; no log was made", error) from error
     return root
 
 
@@ -85,7 +84,7 @@ def check_place(log: Log) -> None:
     try:
         store_for(root).create(_mark(genesis.log_id), f"{mark}\n".encode())
     except OSError as error:
-        raise RootUnusable(f"{root} cannot be written: {error}") from error
+        raise unusable(f"{root} cannot be written: {error}", error) from error
 
 
 def is_in_place(log: Log) -> bool:
@@ -119,7 +118,7 @@ def _is_empty(root: str) -> bool:
     try:
         return next(store_for(root).walk(), None) is None
     except OSError as error:
-        raise RootUnusable(f"{bound(root)} cannot be read: {error}") from error
+        raise unusable(f"{bound(root)} cannot be read: {error}", error) from error
 
 
 def is_marked(genesis: Genesis) -> bool:
@@ -166,7 +165,9 @@ def noted_logs(tables_root: str) -> list[tuple[str, str]]:
             if name.endswith(".json")
         ]
         return [(str(mark["log_id"]), str(mark["tables_root"])) for mark in marks]
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise unusable(f"the marks in {tables_root} cannot be read: {error!r}", error) from error
+    except (ValueError, KeyError) as error:
         raise RootUnusable(f"the marks in {tables_root} cannot be read: {error!r}") from error
 
 
@@ -301,4 +302,4 @@ def _is_marked(tables_root: str, log_id: str = "") -> bool:
             return store.size(_mark(log_id)) >= 0
         return any(True for _ in store.names(MARKS))
     except OSError as error:
-        raise RootUnusable(f"{tables_root} cannot be read: {error}") from error
+        raise unusable(f"{tables_root} cannot be read: {error}", error) from error

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from commitlog.adapters import disk
 from commitlog.errors import CommitLogError
 from consumers.runtime import locks
 from consumers.runtime.config import ConfigurationError
@@ -40,6 +41,10 @@ class RootUnusable(CommitLogError):
     """The root cannot be written: make room or change its permissions, then start again."""
 
 
+class RootAway(RootUnusable):
+    """The disk or store of a root doesn't answer; at another start it may."""
+
+
 class PortTaken(CommitLogError):
     """Another process listens on the port: stop it, or choose another port."""
 
@@ -51,6 +56,12 @@ class PartFailed(CommitLogError):
         """Keep the part's exit code, if another start would end with it too."""
         super().__init__(message)
         self.code = code
+
+
+def unusable(said: str, error: OSError) -> RootUnusable:
+    """Return the error for a root whose disk or store failed; an object store's has no number."""
+    is_away = error.errno in disk.AWAY or (type(error) is OSError and error.errno is None)
+    return (RootAway if is_away else RootUnusable)(said)
 
 
 @contextlib.contextmanager

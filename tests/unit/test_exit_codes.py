@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from commitlog import errors
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.errors import CommitLogError
 from consumers.commands.exit_codes import ExitCode, exit_code, in_one_line, is_final
+from consumers.runtime import places
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,30 @@ from consumers.commands.exit_codes import ExitCode, exit_code, in_one_line, is_f
 )
 def test_errors_have_exit_codes(error: BaseException, code: ExitCode) -> None:
     assert exit_code(error) is code
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (OSError("Generic S3 error: error sending request"), ExitCode.UNAVAILABLE),
+        (OSError(errno.ESTALE, os.strerror(errno.ESTALE), "x"), ExitCode.UNAVAILABLE),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "x"), ExitCode.MACHINE),
+    ],
+)
+def test_a_part_is_started_again_if_the_store_of_the_tables_was_away(
+    failure: OSError, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Mock(size=Mock(side_effect=failure), names=Mock(side_effect=failure))
+    monkeypatch.setattr(places, "store_for", lambda root: store)
+    with closing(MemoryLog(MemoryCluster())) as log:
+        log.create(tables_root="s3://bucket/tables")
+        with pytest.raises(CommitLogError) as looked:
+            places.is_in_place(log)
+    with pytest.raises(CommitLogError) as noted:
+        places.noted_logs("s3://bucket/tables")
+    for refused in (looked.value, noted.value):
+        assert exit_code(refused) is code
+        assert is_final(code) is (code is ExitCode.MACHINE)
 
 
 @pytest.mark.parametrize(
