@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,19 @@ def _all_lives(made: Service) -> list[Any]:
         for outcome, submitted in feed.read_to(end, time.monotonic() + 30, Selection()):
             lives.apply(outcome, submitted)
     return [one for name in ("a$t", "a$u", "b$t", "b$gone") for one in lives.dropped(name)]
+
+
+@pytest.mark.slow
+def test_an_index_and_the_log_have_the_same_tables_at_each_position(made: Service) -> None:
+    many_lives(made)
+    index = bring_up(made)
+    for position in range(1, next(iter(made.client.position().values())) + 1):
+        by_log = made.client.snapshot(position)
+        by_index = made.client.snapshot(position, index=index)
+        assert sorted(by_index.tables) == sorted(by_log.tables)
+        for name in by_log.tables:
+            one, other = by_log.table(name), by_index.table(name)
+            assert replace(one, properties={}) == other
 
 
 @pytest.mark.slow
