@@ -222,7 +222,7 @@ def _check_tail(log: Log, position: IndexPosition) -> None:
     where = f"partition {position.partition}, offset {position.last_outcome_offset}"
     advice = (
         "The log has lost records that were committed. Restore the topics, or, to accept the loss,"
-        " delete the index to build it anew"
+        " delete index.duckdb and the folder index in the root to build the index anew"
     )
     with closing(log.read_outcomes(position.partition, position.last_outcome_offset)) as reader:
         if reader.end_offset() < position.outcomes_offset:
