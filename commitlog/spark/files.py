@@ -46,6 +46,8 @@ KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
 KEYS_TOLD_MAX = 2_000_000
 """A task names no more keys than this by the number of tasks up to it: Spark takes 1 GiB of all."""
+INLINE_TOLD_MAX = 32 * 1024**2
+"""The same of the bytes of rows that a task keeps for the log: thousands keep some 200 MiB."""
 TRACED_TASKS_MAX = 100
 
 
@@ -134,8 +136,12 @@ def no_keys(info: Any) -> KeyHashes | None:
 
 def named_by_task(most: int) -> int:
     """Return how many keys a task may name to its driver, if all tasks may name so many."""
+    return _told_by_task(most, KEYS_TOLD_MAX)
+
+
+def _told_by_task(most: int, of_all: int) -> int:
     context = TaskContext.get()
-    return min(most, KEYS_TOLD_MAX // (context.partitionId() + 1 if context else 1))
+    return min(most, of_all // (context.partitionId() + 1 if context else 1))
 
 
 def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
@@ -269,7 +275,8 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFil
 
 def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFiles:
     schema = target.arrow_schema()
-    small, fitted = _few(conformed(batches, schema, target.table), target.inline_bytes)
+    kept_max = _told_by_task(target.inline_bytes, INLINE_TOLD_MAX)
+    small, fitted = _few(conformed(batches, schema, target.table), kept_max)
     if small:
         digest = sum(map(rows_digest, small if target.has_digest else ()))
         few = sum(batch.num_rows for batch in small)

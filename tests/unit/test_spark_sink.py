@@ -366,5 +366,22 @@ def test_many_tasks_together_name_no_more_keys_than_a_driver_holds(
     assert named == [True] * 5 + [False] * 25
 
 
+def test_many_tasks_together_keep_no_more_rows_than_a_driver_holds(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand tasks with as many rows as one may keep would exceed Spark's maxResultSize."""
+    size = sum(batch.nbytes for batch in rows(*range(8)).to_batches())
+    monkeypatch.setattr(files, "INLINE_TOLD_MAX", 5 * size)
+    kept = []
+    for number in range(30):
+        context = SimpleNamespace(
+            partitionId=lambda number=number: number, getLocalProperty=lambda name: None
+        )
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        [message] = told(batch_sink(world, rows="log"), list(range(8)))
+        kept.append(bool(message.files.inline))
+    assert kept == [True] * 5 + [False] * 25
+
+
 def _insert(files: Any) -> Any:
     return lance.LanceOperation.Update(new_fragments=files.metadata(), update_mode="rewrite_rows")
