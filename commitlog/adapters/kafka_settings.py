@@ -156,8 +156,8 @@ _NO_SECRETS = {
     *("plain", "gssapi", "oauthbearer", "scram-sha-256", "scram-sha-512"),
 }
 _ENDED = (
-    "each connection was ended. A cluster does so if security.protocol isn't that of this address"
-    " (SSL, SASL_SSL, SASL_PLAINTEXT), or if it wants a certificate (ssl.certificate.location)"
+    "no connection lasted. Brokers may hang, security.protocol may not be that of this address"
+    " (SSL, SASL_SSL or SASL_PLAINTEXT), or they may want a certificate (ssl.certificate.location)"
 )
 
 

@@ -180,7 +180,7 @@ def test_doctor_says_at_once_and_at_the_end_why_the_cluster_lets_nobody_in(
 ) -> None:
     for name, value, told in (
         ("SASL_PASSWORD", "a guess", "refuses these credentials"),
-        ("SECURITY_PROTOCOL", "PLAINTEXT", "if security.protocol isn't that of this address"),
+        ("SECURITY_PROTOCOL", "PLAINTEXT", "security.protocol may not be that of"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(Secured, "environment", _with(Secured.environment, name, value))
