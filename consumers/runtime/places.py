@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shlex
 import uuid
@@ -27,7 +28,10 @@ from commitlog.errors import CommitLogError, WrongLog
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.runtime.config import Config, ConfigurationError
+from consumers.runtime.patience import told_if_slow
 from consumers.runtime.roots import RootUnusable, unusable
+
+logger = logging.getLogger(__name__)
 
 MARKS = "_commitlog/logs"
 
@@ -297,9 +301,14 @@ def _mark(log_id: str) -> str:
 def _is_marked(tables_root: str, log_id: str = "") -> bool:
     """Return True if a tables root holds the mark of a log, or of any log."""
     store = store_for(tables_root)
+
+    def waits() -> str:
+        return f"waiting for {tables_root}, where the tables are, which hasn't answered yet"
+
     try:
-        if log_id:
-            return store.size(_mark(log_id)) >= 0
-        return any(True for _ in store.names(MARKS))
+        with told_if_slow(logger.warning, waits):
+            if log_id:
+                return store.size(_mark(log_id)) >= 0
+            return any(True for _ in store.names(MARKS))
     except OSError as error:
         raise unusable(f"{tables_root} cannot be read: {error}", error) from error

@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,9 +17,10 @@ from commitlog.errors import Unavailable
 from consumers import cli
 from consumers.commands import options
 from consumers.commands.exit_codes import ExitCode
-from consumers.runtime import patience
+from consumers.runtime import patience, places
 from consumers.runtime.endpoints import write_endpoints
 from consumers.tools import doctor, move
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.mark.slow
@@ -55,6 +58,27 @@ def test_a_command_says_which_cluster_it_waits_for(
         assert cli.main([command, "--bootstrap-servers", address]) == code
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == f"waiting for Kafka at {address}, which hasn't answered yet, for up to 1 s"
+
+
+@pytest.mark.slow
+def test_a_start_says_that_it_waits_for_the_store_of_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    said = threading.Event()
+
+    def warn(text: str) -> None:
+        told.append(text)
+        said.set()
+
+    store = Mock(size=lambda path: 0 if said.wait(WAIT_SECONDS) else -1)
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(places, "store_for", lambda root: store)
+    monkeypatch.setattr(places.logger, "warning", warn)
+    assert places._is_marked("s3://bucket/tables", "an-id")
+    assert told == [
+        "waiting for s3://bucket/tables, where the tables are, which hasn't answered yet"
+    ]
 
 
 def test_who_waits_hears_that_the_cluster_refuses_the_credentials() -> None:
