@@ -57,6 +57,7 @@ class Others:
                 self._fail(
                     Fenced(
                         f"offsets {first} to {end - 1} of the outcomes topic are not this term's: "
+                        "another committer leads by now, as after this one stood still; or "
                         "another process writes to the topic, or an outcome was lost"
                     )
                 )

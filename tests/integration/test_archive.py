@@ -313,7 +313,7 @@ def test_what_somebody_else_appends_ends_the_term(
         writer.append("again", last[0].raw, lambda offset, error: None)
         assert running.client.append("t", rows(1)).version == 2
         wait_until(lambda: epoch_of(running) == 2, "the next term")
-    assert "are not this term's: another process writes to the topic" in caplog.text
+    assert "are not this term's: another committer leads by now" in caplog.text
 
 
 def test_who_reads_already_finds_an_archive_that_is_made_meanwhile(tmp_path: Path) -> None:
