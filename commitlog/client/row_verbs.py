@@ -154,7 +154,7 @@ class WritesRows(Host):
         chosen = None if columns is None else list(columns)
         try:
             return dataset.to_table(columns=chosen, filter=condition)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # the latter if Lance panics
             heed_interrupt(error)
             told = without_build_paths(str(error))
             if "LanceError(IO)" in told:  # the store's or the files', not the caller's

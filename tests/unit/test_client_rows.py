@@ -550,6 +550,8 @@ def test_a_merges_condition_with_something_behind_it_is_refused(
     with pytest.raises(InvalidTransaction, match="closes a bracket") as refused:
         client.scan(table, "id = 2) OR (true")
     assert refused.value.field == "filter", "as the argument is called"
+    with pytest.raises(InvalidRequest, match="can't be read"):
+        client.scan(table, "v = $$a$$")  # a text that Lance panics over
 
 
 @pytest.mark.parametrize("rest", [" LIMIT 1", " v = 'x'", ") OR (true"])
