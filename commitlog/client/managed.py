@@ -125,11 +125,11 @@ class _Merge(MergeInsertBuilder):
     def _avoid_index(self, data_obj: Any, **_: Any) -> None:
         """Join without an index if keys may be null: by it, Lance leaves out their rows."""
         known = self.dataset.schema
-        keys = [self.on] if isinstance(self.on, str) else self.on or known.names
-        nullable = [name for name in keys if name in known.names and known.field(name).nullable]
+        named = [self.on] if isinstance(self.on, str) else self.on or known.names
+        keys = {one.lower() for one in named}  # Lance takes a name in another case
+        nullable = [one.name for one in known if one.nullable and one.name.lower() in keys]
         if isinstance(data_obj, pa.Table | pa.RecordBatch):
-            there = [name for name in nullable if name in data_obj.schema.names]
-            may_be_null = has_nulls(data_obj, there)
+            may_be_null = has_nulls(data_obj, [n for n in nullable if n in data_obj.schema.names])
         else:
             may_be_null = bool(nullable)
         if may_be_null:

@@ -73,12 +73,16 @@ def handle_of_a_stream(world: World, table: str, rows: pa.Table) -> None:
     merged(world.log.open(table), rows.to_reader())
 
 
+def handle_by_another_case(world: World, table: str, rows: pa.Table) -> None:
+    merged(world.log.open(table), rows, "K")
+
+
 def plain_client(world: World, table: str, rows: pa.Table) -> None:
     merged(world.open(table.split("$")), rows)
 
 
-def merged(dataset: lance.LanceDataset, rows: pa.Table) -> None:
-    builder = dataset.merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
+def merged(dataset: lance.LanceDataset, rows: Any, on: str | list[str] = "k") -> None:
+    builder = dataset.merge_insert(on).when_matched_update_all().when_not_matched_insert_all()
     builder.execute(rows)
 
 
@@ -144,7 +148,8 @@ def test_keys_that_no_upsert_can_go_by_are_refused(world: World) -> None:
 
 def test_an_index_hides_no_row_whose_key_is_null(world: World) -> None:
     new = pa.table({"k": pa.array([1, 2, None], pa.int32()), "x": pa.array([7, 8, 9], pa.int32())})
-    for path in (client, http_by_index, branch_by_index, handle, handle_of_a_stream):
+    paths = client, http_by_index, branch_by_index, handle, handle_of_a_stream
+    for path in (*paths, handle_by_another_case):
         table = f"{world.fresh_name()}$t"
         world.log.create_table(table, new.schema)
         world.log.append(table, new.slice(0, 1)).raise_for_conflict()
