@@ -125,13 +125,12 @@ class _Merge(MergeInsertBuilder):
     def _avoid_index(self, data_obj: Any, **_: Any) -> None:
         """Join without an index if keys may be null: by it, Lance leaves out their rows."""
         known = self.dataset.schema
-        named = [self.on] if isinstance(self.on, str) else self.on or known.names
-        keys = {one.lower() for one in named}  # Lance takes a name in another case
-        nullable = [one.name for one in known if one.nullable and one.name.lower() in keys]
+        keys = [self.on] if isinstance(self.on, str) else self.on or known.names
         if isinstance(data_obj, pa.Table | pa.RecordBatch):
-            may_be_null = has_nulls(data_obj, [n for n in nullable if n in data_obj.schema.names])
+            may_be_null = has_nulls(data_obj, keys)
         else:
-            may_be_null = bool(nullable)
+            wanted = {name.lower() for name in keys}  # Lance takes a name in another case
+            may_be_null = any(one.nullable for one in known if one.name.lower() in wanted)
         if may_be_null:
             self.use_index(False)
 

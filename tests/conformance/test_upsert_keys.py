@@ -54,15 +54,17 @@ def http(world: World, table: str, rows: pa.Table) -> None:
     assert status == 200, answer
 
 
-def http_by_index(world: World, table: str, rows: pa.Table, more: str = "") -> None:
-    options = f"{UPSERT}&use_index=true{more}"
+def http_by_index(world: World, table: str, rows: pa.Table) -> None:
+    options = f"{UPSERT}&use_index=true"
     status, answer = world.rows(f"/v1/table/{table}/merge_insert?{options}", rows)
     assert (status, answer["num_inserted_rows"]) == (200, 2), answer
 
 
 def branch_by_index(world: World, table: str, rows: pa.Table) -> None:
     world.open(table.split("$")).create_branch("dev")
-    http_by_index(world, table, rows, "&branch=dev")
+    options = f"{UPSERT}&use_index=true&branch=dev".replace("on=k", "on=K")
+    status, answer = world.rows(f"/v1/table/{table}/merge_insert?{options}", rows)
+    assert (status, answer["num_inserted_rows"]) == (200, 2), answer
 
 
 def handle(world: World, table: str, rows: pa.Table) -> None:

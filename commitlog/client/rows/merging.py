@@ -175,8 +175,10 @@ def may_use_index(source: pa.Table, on: Sequence[str], options: MergeOptions) ->
 
 
 def has_nulls(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> bool:
-    """Return True if a column of these holds a null."""
-    return any(rows.column(name).null_count for name in names)
+    """Return True if a column of these, which Lance takes in any case, holds a null."""
+    keys = {name.lower() for name in names}
+    given = zip(rows.schema.names, rows.columns, strict=True)
+    return any(column.null_count for name, column in given if name.lower() in keys)
 
 
 def as_told(builder: MergeInsertBuilder, options: MergeOptions) -> MergeInsertBuilder:
