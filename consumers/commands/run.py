@@ -62,7 +62,7 @@ def up(
     """Run everything on one machine: broker, log, leader, files, index and HTTP server.
 
     Prints one line when everything answers: `ready http://HOST:PORT kafka HOST:PORT root DIR`.
-    SIGTERM and Ctrl-C stop it within ten seconds; started again on the same root, it continues.
+    SIGTERM and Ctrl-C stop it within ten seconds; run again, the same command continues.
     """
     from consumers.commands.up import up as run
     from consumers.partition.quotas import Quotas

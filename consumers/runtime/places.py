@@ -28,6 +28,7 @@ from commitlog.errors import CommitLogError, WrongLog
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.runtime.config import Config, ConfigurationError
+from consumers.runtime.endpoints import read_endpoints
 from consumers.runtime.patience import told_if_slow
 from consumers.runtime.roots import RootUnusable, unusable
 
@@ -266,11 +267,13 @@ def check_unused(root: Path, log: str) -> None:
             " --log, or choose another root for a new one"
         )
     if left:
+        noted = read_endpoints(root).get("bootstrap_servers")
+        last = f" (--bootstrap-servers {noted}, where it was last)" if noted else ""
         raise RootMoved(
             f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), but the cluster "
             "has no such log, or none of its records: the broker's disk was lost, or this is "
-            "another cluster. No log was made. Name the cluster that has it; or move the root "
-            "aside and "
+            f"another cluster. No log was made. Name the cluster that has it{last}; or move the "
+            "root aside and "
             f"restore its backup: commitlog restore PLACE --root {shlex.quote(str(root))}"
             " --remains WHERE-IT-WAS-MOVED. For a new log, choose another root"
         )

@@ -16,7 +16,8 @@ from commitlog.core.decisions import Found, Wanted
 from commitlog.errors import InvalidTransaction, Unavailable
 from consumers.partition.checkpoints.table_places import check_all
 from consumers.partition.observer import StoreObserver
-from consumers.runtime.places import RootMoved, check_place
+from consumers.runtime.endpoints import write_endpoints
+from consumers.runtime.places import RootMoved, check_place, check_unused
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
 
@@ -126,3 +127,10 @@ def test_memory_that_a_file_does_not_fit_into_delays_its_table_alone(
     writer.join()
     assert ids_of(lance.dataset(location)) == [1, 2]
     assert client.runtime().request(0, "status")["epoch"] == 1
+
+
+def test_a_root_without_its_log_names_the_cluster_that_had_it(tmp_path: Path) -> None:
+    (tmp_path / "index.duckdb").touch()
+    write_endpoints(tmp_path, {"bootstrap_servers": "kafka:9092", "log": "log"})
+    with pytest.raises(RootMoved, match="--bootstrap-servers kafka:9092, where it was last"):
+        check_unused(tmp_path, "log")
