@@ -96,11 +96,14 @@ def broker(
     Prints `ready kafka HOST:PORT` when it answers.
     """
     from consumers.broker.embedded import EmbeddedBroker
-    from consumers.broker.home import check_path
+    from consumers.broker.home import Home, check_path
+    from consumers.runtime.places import check_unused
 
     config = where.load(kafka_port=kafka_port, fsync=fsync)
     check_path(config.need_root())
     root = roots.made(config.need_root())
+    if Home(root).cluster_id() is None:
+        check_unused(root, config.log)  # its commands would ask this broker from now on
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         with left_by_signals():  # the jars may take minutes

@@ -14,9 +14,11 @@ import pytest
 from commitlog.adapters import disk, storage
 from commitlog.core.decisions import Found, Wanted
 from commitlog.errors import InvalidTransaction, Unavailable
+from consumers.cli import main
+from consumers.commands.exit_codes import ExitCode
 from consumers.partition.checkpoints.table_places import check_all
 from consumers.partition.observer import StoreObserver
-from consumers.runtime.endpoints import write_endpoints
+from consumers.runtime.endpoints import read_endpoints, write_endpoints
 from consumers.runtime.places import RootMoved, check_place, check_unused
 from tests.service import SCHEMA, Service, ids_of, rows
 from tests.waiting import wait_until
@@ -134,3 +136,14 @@ def test_a_root_without_its_log_names_the_cluster_that_had_it(tmp_path: Path) ->
     write_endpoints(tmp_path, {"bootstrap_servers": "kafka:9092", "log": "log"})
     with pytest.raises(RootMoved, match="--bootstrap-servers kafka:9092, where it was last"):
         check_unused(tmp_path, "log")
+
+
+def test_no_broker_takes_the_place_of_the_cluster_that_has_a_roots_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "index.duckdb").touch()
+    left = {"bootstrap_servers": "kafka:9092", "log": "log"}
+    write_endpoints(tmp_path, left)
+    assert main(["broker", "--root", str(tmp_path), "--kafka-port", "0"]) == ExitCode.MACHINE
+    assert "--bootstrap-servers kafka:9092, where it was last" in capsys.readouterr().err
+    assert read_endpoints(tmp_path) == left
