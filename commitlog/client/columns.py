@@ -82,8 +82,8 @@ class ChangesColumns(KeepsTables):
         """Add columns by SQL expressions, a function, or a schema, like pylance's `add_columns`.
 
         When the leader decides it, other commits to the table wait for up to 10 seconds, while this
-        client computes the column for rows that were committed meanwhile. A reader has no
-        values for such rows, so with a reader they raise InvalidTransaction.
+        client computes the column for rows that were committed meanwhile. A reader has no values
+        for such rows: if there are any, InvalidTransaction is raised.
         """
         from commitlog.client.rows.rows import whole
 

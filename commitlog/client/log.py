@@ -163,7 +163,7 @@ class CommitLog(
         have this `primary_key` if one is given; its policy and properties may differ.
 
         The policy `every` writes a manifest file for each version, `latest` only for the newest.
-        By `primary_key` concurrent writes of one key conflict; it isn't a constraint on rows.
+        `primary_key` makes concurrent writes of one key conflict; it doesn't keep keys unique.
         `storage_options` are pylance's. Only this process uses them; they are never recorded.
         """
         operation = catalogue.create_table(
