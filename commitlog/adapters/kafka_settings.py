@@ -138,6 +138,7 @@ _LEADER_CHANGES = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader doesn't know yet what all copies have
 }
 HEARD_SECONDS = 60.0
 """For so long a silent cluster is said to be so for what was heard of its connections."""

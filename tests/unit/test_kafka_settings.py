@@ -224,6 +224,7 @@ def test_a_reader_gets_over_what_passes() -> None:
     assert ends_reading(KafkaError(KafkaError._FATAL, "", True))
     assert is_passing(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
     assert is_passing(KafkaError(KafkaError._DESTROY_BROKER))
+    assert is_passing(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
     assert not is_passing(KafkaError(KafkaError._AUTHENTICATION))
 
 
