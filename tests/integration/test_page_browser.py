@@ -287,6 +287,19 @@ def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:
     assert window.page.evaluate("document.activeElement.tabIndex") == 0
 
 
+def test_the_keyboard_goes_on_from_a_new_view(visit: Callable[..., Visit]) -> None:
+    """What had the focus is gone with the view before: the next Tab began at the page's top."""
+    window = visit()
+    window.open("/", READY["tables"])
+    window.page.get_by_role("link", name="Log", exact=True).focus()
+    window.page.keyboard.press("Enter")
+    window.until("() => document.activeElement.getAttribute('aria-label') === 'Log'")
+    window.page.keyboard.press("Tab")
+    assert window.page.evaluate("document.activeElement.closest('#view') !== null")
+    window.page.go_back()
+    window.until("() => document.activeElement.getAttribute('aria-label') === 'Tables'")
+
+
 def test_what_is_decided_appears_by_itself(visit: Callable[..., Visit], small: Shop) -> None:
     window = visit()
     window.open("/?view=log", READY["log"])

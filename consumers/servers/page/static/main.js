@@ -55,9 +55,13 @@ async function show(state) {
   view?.stop();
   const made = chosen.make(state);
   view = made;
+  const focused = document.activeElement;
   drawViews(chosen);
   document.title = `${made.title()} – commitlog`;
+  stage.setAttribute("aria-label", made.title());
   fill(stage, made.element);
+  // The keyboard goes on from the new view, which a screen reader names, not from the page's top.
+  if (focused !== document.activeElement) stage.focus({ preventScroll: true });
   if (status) made.onStatus(status, false);
   try {
     await made.start();
