@@ -15,6 +15,7 @@ import pytest
 from cyclopts import App
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.errors import Unavailable, WrongLog
@@ -99,11 +100,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the logs that commands tried to reach."""
     logs: list[str] = []
 
-    def connect(bootstrap_servers: str, log: str = "commitlog", *_: Any, **__: Any) -> KafkaLog:
+    def reach(_: ClientSettings, log: str, __: float) -> KafkaLog:
         logs.append(log)
         raise Unavailable("nobody is there")
 
-    monkeypatch.setattr(KafkaLog, "connect", connect)
+    monkeypatch.setattr(KafkaLog, "reach", reach)
     _stay_harmless(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return logs
