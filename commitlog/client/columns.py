@@ -38,7 +38,7 @@ def raising_its_own(reader: Any) -> Iterator[Any]:
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from reader
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             raised.append(error)
             raise
 

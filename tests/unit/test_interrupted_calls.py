@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 from unittest.mock import MagicMock
@@ -141,23 +142,41 @@ def test_who_answers_never_waits_for_a_caller_that_was_interrupted(
     assert at > 2
 
 
-def test_an_interrupt_that_lance_has_made_an_error_is_one_again(
-    log: MemoryLog, leader: SteeredLeader, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("KeyboardInterrupt: ", KeyboardInterrupt()),
+        ("SystemExit: 143", SystemExit(143)),
+        ("SystemExit: None", SystemExit()),
+        ("SystemExit: no more", SystemExit("no more")),
+    ],
+)
+def test_what_a_signals_handler_raised_and_lance_has_made_an_error_is_raised(
+    log: MemoryLog,
+    leader: SteeredLeader,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    raised: BaseException,
 ) -> None:
+    """A program that ends by SIGTERM went on with an error of its arguments."""
+
     def interrupted(*_: object, **__: object) -> None:
-        raise ValueError("External error: KeyboardInterrupt: ")
+        raise ValueError(f"External error: {said}")
+
+    def is_raised(call: Callable[[], object]) -> None:
+        with pytest.raises(type(raised)) as found:
+            call()
+        assert getattr(found.value, "code", None) == getattr(raised, "code", None)
 
     with CommitLog(lambda: log) as client:
         client.create_table("a$t", SCHEMA)
         for reads in ("to_table", "scanner"):
             monkeypatch.setattr(lance.LanceDataset, reads, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            client.scan("a$t")
-        with pytest.raises(KeyboardInterrupt):
-            client.update("a$t", {"v": "upper(v)"}, "id = 1")
+        is_raised(lambda: client.scan("a$t"))
+        is_raised(lambda: client.update("a$t", {"v": "upper(v)"}, "id = 1"))
+        merges = partial(client.merge_insert, when_not_matched_by_source_delete=True)
         monkeypatch.setattr(MergeInsertBuilder, "execute_uncommitted", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            client.merge_insert("a$t", [{"id": 1}], "id", when_not_matched_by_source_delete=True)
+        is_raised(lambda: merges("a$t", [{"id": 1}], "id"))
     monkeypatch.setattr(row_keys._Keys, "_look", interrupted)
-    with pytest.raises(KeyboardInterrupt):  # and not a search that goes on
-        row_keys._Keys().find(MagicMock(), MagicMock(), MagicMock(), 1)
+    # And not a search that goes on.
+    is_raised(lambda: row_keys._Keys().find(MagicMock(), MagicMock(), MagicMock(), 1))

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
@@ -39,10 +40,14 @@ Check = Callable[[str, Any], None]
 
 _SHOWN_MAX = 80
 _CHECKED: set[Callable[..., Any]] = set()
+_OF_A_SIGNAL = re.compile(
+    r"External error: (?:KeyboardInterrupt|(?P<exit>SystemExit): (?P<code>.*))"
+)
 OF_ARGUMENTS = (
     *("Append with different schema", "Field '", "Invalid user input", "Not supported", "Only "),
     "LanceError(Index): Index name '",
     "LanceError(Schema): Duplicate field name",
+    "Task was aborted",  # it panicked over them
 )
 """How an OSError or RuntimeError of Lance's begins if an argument is wrong, not the store. Only the
 beginning counts: the rest may quote the caller's names."""
@@ -271,6 +276,7 @@ def refused(message: str, field: str, value: object, advice: str) -> Iterator[No
     try:
         yield
     except _REFUSALS as error:
+        heed_interrupt(error)
         said = lances_words(error)
         is_lances = isinstance(error, OSError) or type(error) is RuntimeError
         is_of_arguments = said.startswith(OF_ARGUMENTS)
@@ -300,9 +306,18 @@ def lances_words(error: BaseException) -> str:
 
 
 def heed_interrupt(error: Exception) -> None:
-    """Raise KeyboardInterrupt if Lance wrapped one in an error, which would blame the arguments."""
-    if "External error: KeyboardInterrupt" in str(error):
+    """Raise what a signal's handler raised, which Lance put into an error that blames its caller.
+
+    That is KeyboardInterrupt, or SystemExit, as of a program that ends by SIGTERM.
+    """
+    found = _OF_A_SIGNAL.search(str(error))
+    if found is None:
+        return
+    if not found["exit"]:
         raise KeyboardInterrupt from error
+    code = found["code"].strip()
+    is_number = code.removeprefix("-").isdigit()
+    raise SystemExit(int(code) if is_number else None if code == "None" else code) from error
 
 
 def has_columns(dataset: lance.LanceDataset) -> str:
