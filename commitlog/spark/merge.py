@@ -204,8 +204,7 @@ class Source:
         self.frame = self.frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             if self._limit > 0:
-                found = fetched(self.frame.limit(self._limit + 1))
-                self.local = found if found.num_rows <= self._limit else None
+                self.local = _few(self.frame, self._limit)
         except BaseException:
             self.frame.unpersist()
             raise
@@ -213,6 +212,17 @@ class Source:
 
     def __exit__(self, *_: object) -> None:
         self.frame.unpersist()
+
+
+def _few(frame: DataFrame, rows_max: int) -> pa.Table | None:
+    """Return a frame's rows; None if they are more, or larger than Spark lets a driver collect."""
+    try:
+        found = fetched(frame.limit(rows_max + 1))
+    except Exception as error:
+        if "spark.driver.maxResultSize" not in str(error):
+            raise
+        return None
+    return found if found.num_rows <= rows_max else None
 
 
 def prepare(

@@ -170,6 +170,26 @@ def test_a_large_source_is_merged_by_the_executors(
         merge(doubled, "s$large", "id", options=world.options, rows_in_driver=0)
 
 
+def test_a_source_that_a_driver_may_not_collect_is_merged_by_the_executors(
+    world: SparkWorld,
+) -> None:
+    """A thousand pictures ended the job, with Spark's words about a setting."""
+    world.create("s$pictures", pa.schema([("id", pa.int64()), ("data", pa.binary())]))
+    pictures = "id", "cast(repeat('x', 50000) AS binary) AS data"
+    conf = world.spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.driver.maxResultSize", "2m")
+    try:
+        for first in (0, 100):
+            source = world.spark.range(first, first + 200).selectExpr(*pictures)
+            merge(source, "s$pictures", "id", options=world.options)
+    finally:
+        conf.set("spark.driver.maxResultSize", "1g")
+    found = world.read("s$pictures").selectExpr(
+        "count(*)", "count(DISTINCT id)", "sum(length(data))"
+    )
+    assert tuple(found.first()) == (300, 300, 300 * 50_000)
+
+
 def test_a_column_may_be_called_as_spark_calls_all(world: SparkWorld) -> None:
     """Spark refused the merge ("Invalid usage of '*' in MapInArrow"), and Lance the read."""
     world.create("s$star", pa.schema([("*", pa.int64()), ("id", pa.int64())]))
