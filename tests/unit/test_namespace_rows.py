@@ -271,13 +271,13 @@ def test_rows_that_are_written_for_long_are_committed_all_the_same(
     world: World, table: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a gigabyte took a slow disk longer than the log may take to answer."""
-    monkeypatch.setattr(rows_module, "TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(rows_module, "TIMEOUT_SECONDS", 0.3)
     name = "prepare_append" if verb == "insert" else "direct"
     slow = Mock(wraps=getattr(execution, name))
     work = slow if verb == "insert" else slow.merge
 
     def waits(*given: Any, **more: Any) -> Any:
-        time.sleep(0.02)
+        time.sleep(0.31)
         return work._mock_wraps(*given, **more)
 
     work.side_effect = waits
