@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import lance
 from lance.optimize import CompactionTask, RewriteResult
+from pyroaring import BitMap
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -26,11 +27,13 @@ from commitlog.codecs.manifest_file import (
     transaction_path,
     with_scalars,
 )
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
+from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.errors import UnsupportedFormat
-from commitlog.lancepb.table_pb2 import IndexSection, Manifest
+from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 _FAR_AHEAD = 2**40
@@ -97,9 +100,45 @@ def as_read_privately(dataset: lance.LanceDataset, results: Sequence[Any]) -> li
     ]
 
 
-def fragments_of(task: CompactionTask) -> list[int]:
+def fragments_of(task: CompactionTask, *, with_deletions: bool = False) -> list[int]:
     """Return a compaction task's fragments; pylance makes no objects of those with overlays."""
-    return [one["id"] for one in json.loads(task.json())["task"]["fragments"]]  # type: ignore[attr-defined]
+    fragments = json.loads(task.json())["task"]["fragments"]  # type: ignore[attr-defined]
+    return [one["id"] for one in fragments if one.get("deletion_file") or not with_deletions]
+
+
+def unmasked_indices(
+    location: str, manifest_path: str, tasks: Iterable[CompactionTask]
+) -> list[IndexMetadata]:
+    """Return the vector indices that would find rows which compaction tasks remove.
+
+    Where row ids are stable, an index keeps those of deleted rows. Lance 14.0.2 leaves them out of
+    the nearest rows if the index covers a fragment with deletions, or one that is gone. After a
+    compaction it may cover neither: then they take the place of rows that a search should find.
+    """
+    cut = BitMap(one for task in tasks for one in fragments_of(task, with_deletions=True))
+    if not cut:
+        return []
+    state, _ = decode_manifest(store_for(location).read(manifest_path))
+    if not state.reader_feature_flags & FLAG_STABLE_ROW_IDS:
+        return []
+    standing, found = BitMap(state.fragments), []
+    for index in IndexSection.FromString(state.index_section or b"").indices:
+        covered = covered_fragments(index)
+        is_vector = index.index_details.type_url.endswith("VectorIndexDetails")
+        if is_vector and covered and covered & cut and covered <= standing:
+            found.append(index)
+    return found
+
+
+def masked(indices: Iterable[IndexMetadata], gone: int, version: int) -> Transaction:
+    """Return what has indices cover one more fragment, whose id no fragment will ever have."""
+    made = Transaction(read_version=version, uuid=str(uuid.uuid4()))
+    for index in indices:
+        made.create_index.removed_indices.append(index)
+        covered = BitMap(covered_fragments(index) or ()) | BitMap([gone])
+        made.create_index.new_indices.append(index)
+        made.create_index.new_indices[-1].fragment_bitmap = portable(covered)
+    return made
 
 
 def new_fragment_count(results: Sequence[Any]) -> int:

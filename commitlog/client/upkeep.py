@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from commitlog.client.leader.tables import TableInfo
     from commitlog.client.leader.tickets import Ticket
     from commitlog.core.tables.lance_tables import VersionRanges
+    from commitlog.lancepb.table_pb2 import IndexMetadata
 
 ATTEMPTS_MAX = 5
 TIMEOUT_SECONDS = 600.0
@@ -68,7 +69,6 @@ logger = logging.getLogger(__name__)
 
 Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
 """(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
-
 Finish = Callable[["Ticket", "TableInfo", Transaction, float], Outcome]
 """(what was submitted, on what, the transaction, deadline) -> what came of it: does what is still
 to be done when it is its turn to be decided."""
@@ -274,6 +274,7 @@ class KeepsTables(Host):
             fragments_of,
             new_fragment_count,
             stale_fragments,
+            unmasked_indices,
         )
 
         dataset = self.open(info.table_id, info.version)
@@ -293,6 +294,8 @@ class KeepsTables(Host):
             )
         if not tasks:
             return None
+        if unmasked := unmasked_indices(info.location, read, tasks):
+            return self._rewrite(options, rewrite, self._mask(info, unmasked, deadline), deadline)
         results = rewrite(info, dataset, tasks, deadline)
         count, first_id = new_fragment_count(results), -1
         if count:
@@ -328,6 +331,17 @@ class KeepsTables(Host):
         request = read_request(encoded, read_version=None, transaction_id=transaction_id)
         operation = lance_commit(info, request)
         return self.submit(None, operation, transaction_id=request.transaction_id, **more)
+
+    def _mask(
+        self, info: TableInfo, indices: Sequence[IndexMetadata], deadline: float
+    ) -> TableInfo:
+        """Have vector indices leave out the rows that a compaction removes next."""
+        from commitlog.adapters.lance_private import first_reserved_id, masked
+
+        gone = first_reserved_id(info.location, self._reserve(info, 1, deadline), 1)
+        ticket = self._commit_to(info, masked(indices, gone, info.version))
+        ticket.result(seconds_until(deadline)).raise_for_conflict()
+        return self.describe(info.table_id, fresh=True, readable=True)
 
     def _reserve(self, info: TableInfo, count: int, deadline: float) -> str:
         """Reserve fragment ids; return the path of the manifest that did."""
