@@ -39,6 +39,9 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 _FAR_AHEAD = 2**40
 """Pylance looks for conflicts in the versions after the one it read. Here there are none."""
 
+_RANKING = "VectorIndexDetails", "InvertedIndexDetails"
+"""Indices that find so many rows, the best ones; others find all that fit."""
+
 T = TypeVar("T")
 
 
@@ -109,10 +112,10 @@ def fragments_of(task: CompactionTask, *, with_deletions: bool = False) -> list[
 def unmasked_indices(
     location: str, manifest_path: str, tasks: Iterable[CompactionTask]
 ) -> list[IndexMetadata]:
-    """Return the vector indices that would find rows which compaction tasks remove.
+    """Return the vector and full-text indices that would find rows which compaction tasks remove.
 
     Where row ids are stable, an index keeps those of deleted rows. Lance 14.0.2 leaves them out of
-    the nearest rows if the index covers a fragment with deletions, or one that is gone. After a
+    a search's best rows if the index covers a fragment with deletions, or one that is gone. After a
     compaction it may cover neither: then they take the place of rows that a search should find.
     """
     cut = BitMap(one for task in tasks for one in fragments_of(task, with_deletions=True))
@@ -124,8 +127,8 @@ def unmasked_indices(
     standing, found = BitMap(state.fragments), []
     for index in IndexSection.FromString(state.index_section or b"").indices:
         covered = covered_fragments(index)
-        is_vector = index.index_details.type_url.endswith("VectorIndexDetails")
-        if is_vector and covered and covered & cut and covered <= standing:
+        ranks = index.index_details.type_url.endswith(_RANKING)
+        if ranks and covered and covered & cut and covered <= standing:
             found.append(index)
     return found
 

@@ -335,7 +335,7 @@ class KeepsTables(Host):
     def _mask(
         self, info: TableInfo, indices: Sequence[IndexMetadata], deadline: float
     ) -> TableInfo:
-        """Have vector indices leave out the rows that a compaction removes next."""
+        """Have indices leave out the rows that a compaction removes next."""
         from commitlog.adapters.lance_private import first_reserved_id, masked
 
         gone = first_reserved_id(info.location, self._reserve(info, 1, deadline), 1)

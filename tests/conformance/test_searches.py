@@ -1,4 +1,4 @@
-"""Are the nearest rows found by an index those that a search of all rows finds, in the long run?"""
+"""Are the best rows by an index those that a search of all rows finds, in the long run?"""
 
 from __future__ import annotations
 
@@ -78,3 +78,32 @@ def test_rows_that_a_compaction_removed_take_no_place_among_the_nearest(
         log.delete(T, "id >= 400 AND id < 420")
         compact()
         check(410)
+
+
+@pytest.mark.slow
+def test_rows_that_a_compaction_removed_take_no_place_among_the_best_texts(tmp_path: Path) -> None:
+    with service(tmp_path) as world:
+        log = world.client
+        log.create_table(
+            T, pa.schema([("id", pa.int64()), ("t", pa.string())]), stable_row_ids=True
+        )
+        for first in range(0, ROWS, 200):
+            texts = ["dog " * (1 + (i < 10)) + f"w{i}" for i in range(first, first + 200)]
+            log.append(T, {"id": list(range(first, first + 200)), "t": texts})
+        log.create_index(T, "t", "INVERTED")
+
+        def best() -> list[int]:
+            found = log.open(T).to_table(full_text_query="dog", limit=NEAREST, columns=["id"])
+            ids: list[int] = found["id"].to_pylist()
+            return ids
+
+        assert max(best()) < 10
+        log.delete(T, "id < 10")
+        left = best()
+        log.compact(T, materialize_deletions_threshold=0.01)
+        assert len(log.open(T).get_fragments()) == 1
+        assert len(best()) == len(left) == NEAREST
+        log.append(T, {"id": [ROWS], "t": ["dog dog dog"]})
+        log.optimize(T)
+        assert best()[0] == ROWS
+        assert len(best()) == NEAREST
