@@ -81,6 +81,34 @@ def test_rows_that_a_compaction_removed_take_no_place_among_the_nearest(
 
 
 @pytest.mark.slow
+def test_rows_with_new_vectors_are_found_by_these_alone_after_a_compaction(tmp_path: Path) -> None:
+    with service(tmp_path) as world:
+        log = world.client
+
+        def check() -> None:
+            dataset = log.open(T)
+            for to in (105, 305, 9_000):
+                assert nearest(dataset, to) == nearest(dataset, to, use_index=False)
+
+        log.create_table(T, SCHEMA, primary_key="id", stable_row_ids=True)
+        for first in range(0, ROWS, 200):
+            log.append(T, rows(first, first + 200))
+        log.create_index(T, "v", "IVF_FLAT", num_partitions=1)
+        moved = rows(9_000, 9_010).set_column(0, SCHEMA.field(0), [pa.array(range(100, 110))])
+        log.merge_insert(T, moved, "id")
+        log.delete(T, "id >= 300 AND id < 310")
+        check()
+        for size in (200, 1_000_000):
+            log.compact(T, materialize_deletions_threshold=0.01, target_rows_per_fragment=size)
+            check()
+        log.optimize(T, num_indices_to_merge=10)
+        check()
+        log.compact(T)
+        assert len(log.open(T).get_fragments()) == 1
+        check()
+
+
+@pytest.mark.slow
 def test_rows_that_a_compaction_removed_take_no_place_among_the_best_texts(tmp_path: Path) -> None:
     with service(tmp_path) as world:
         log = world.client
