@@ -80,7 +80,7 @@ class Administration:
             seconds = min(2 * seconds, AGAIN_SECONDS_MAX)
 
     def metadata(self, topic: str, doing: str, timeout_seconds: float) -> ClusterMetadata:
-        """Return what a broker knows of its cluster and of a topic; errors as of `result`.
+        """Return what a broker knows of its cluster and of a topic; errors as of `answers`.
 
         `describe_cluster` aborts the process if a lone broker, late with a heartbeat, lists none.
         """
