@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,8 @@ from commitlog.adapters.reading import record_at
 from commitlog.client.commits.names import like_known
 from commitlog.client.history.feed import PartitionFeed
 from commitlog.client.history.feed_events import Selection, Start
-from commitlog.client.history.index_file import SETTINGS
 from commitlog.client.history.lives import Life, Lives
-from commitlog.client.history.sql import attach_index, check_log, duckdb_module
+from commitlog.client.history.sql import asking_index
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.transactions_by_offset import TransactionsByOffset
 from commitlog.core.catalogue.version_deletion import merged
@@ -130,7 +128,7 @@ def _await_index(
     """Return once an index has a sequence; raise Unavailable if it doesn't come to that."""
     newest, until = -1, 0.0
     while True:
-        with _opened(runtime, index) as connection:
+        with asking_index(index, runtime.genesis.log_id) as connection:
             at = "SELECT max(sequence) FROM positions WHERE partition = ?"
             has = connection.execute(at, [partition]).fetchall()[0][0] or 0
         if has >= end:
@@ -141,19 +139,6 @@ def _await_index(
         if now >= until:
             raise Unavailable(f"the index {index} has {has} of {end} outcomes")
         time.sleep(LOOK_AGAIN_SECONDS)
-
-
-@contextmanager
-def _opened(runtime: Runtime, index: str | os.PathLike[str]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Ask an index; raise Unavailable if it can't be read, WrongLog if it is another log's."""
-    duckdb = duckdb_module()
-    with duckdb.connect(":memory:", config=SETTINGS) as connection:
-        try:
-            attach_index(connection, index)
-            check_log(connection, index, runtime.genesis.log_id)
-            yield connection
-        except duckdb.Error as error:
-            raise Unavailable(f"the index {index} cannot be read: {error}") from error
 
 
 def _by_index(
@@ -167,7 +152,7 @@ def _by_index(
 
     Raises NoSuchTable if none of this name was dropped, Unavailable if it can't be read.
     """
-    with _opened(runtime, index) as connection:
+    with asking_index(index, runtime.genesis.log_id) as connection:
         return _in_index(connection, runtime, partition, name, incarnation)
 
 

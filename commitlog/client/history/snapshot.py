@@ -20,9 +20,8 @@ from commitlog.client.commits.names import like_known
 from commitlog.client.history.feed import From, Subscription, starts
 from commitlog.client.history.feed_events import Selection
 from commitlog.client.history.folds import Folds, TableAt
-from commitlog.client.history.index_file import SETTINGS
 from commitlog.client.history.positions import NamesPositions, When, sequences_text
-from commitlog.client.history.sql import AsksSql, attach_index, check_log, duckdb_module
+from commitlog.client.history.sql import AsksSql, asking_index
 from commitlog.client.leader.arguments import checks_arguments
 from commitlog.client.leader.runtime import Runtime
 from commitlog.client.leader.tables import TableInfo, ask_all
@@ -155,31 +154,25 @@ def _from_index(
     index: str | os.PathLike[str], positions: Mapping[int, int] | None, log_id: str
 ) -> tuple[dict[int, int], Any]:
     """Return the positions and the tables that exist there, of an `index.duckdb`."""
-    duckdb = duckdb_module()
-    with duckdb.connect(":memory:", config=SETTINGS) as connection:
-        try:
-            attach_index(connection, index)
-            check_log(connection, index, log_id)
-            has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
-            positions = has if positions is None else positions
-            late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]
-            if late:
-                raise Unavailable(
-                    f"the index has only {has.get(late[0], 0)} of {positions[late[0]]} outcomes of "
-                    f"partition {late[0]}; ask again later, or without an index"
+    with asking_index(index, log_id) as connection:
+        has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
+        positions = has if positions is None else positions
+        late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]
+        if late:
+            raise Unavailable(
+                f"the index has only {has.get(late[0], 0)} of {positions[late[0]]} outcomes of "
+                f"partition {late[0]}; ask again later, or without an index"
+            )
+        tables = {}
+        for partition, sequence in positions.items():
+            for row in connection.execute(_HEADS, [partition, sequence]).fetchall():
+                tables[row[0]] = TableAt(
+                    name=row[0],
+                    incarnation=row[1],
+                    version=row[2] or 0,
+                    location=row[3] or "",
+                    metadata_location=row[4] or "",
                 )
-            tables = {}
-            for partition, sequence in positions.items():
-                for row in connection.execute(_HEADS, [partition, sequence]).fetchall():
-                    tables[row[0]] = TableAt(
-                        name=row[0],
-                        incarnation=row[1],
-                        version=row[2] or 0,
-                        location=row[3] or "",
-                        metadata_location=row[4] or "",
-                    )
-        except duckdb.Error as error:
-            raise Unavailable(f"the index {index} cannot be read: {error}") from error
     return dict(positions), tables
 
 

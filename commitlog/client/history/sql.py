@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,16 +180,23 @@ def attach_index(
     return frozenset(str(name) for (name,) in rows)
 
 
-def check_log(
-    connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str], log_id: str
-) -> None:
-    """Raise WrongLog if an attached index is another log's."""
-    found = connection.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchall()
-    if found != [(log_id,)]:
-        raise WrongLog(
-            f"the index {os.fspath(index)} is of log {found[0][0] if found else 'unknown'}, and"
-            f" this is {log_id}: give this log's index, or none"
-        )
+@contextmanager
+def asking_index(index: str | os.PathLike[str], log_id: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Connect to a log's index; Unavailable if it can't be read, WrongLog if it is another's."""
+    duckdb = duckdb_module()
+    with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        try:
+            attach_index(connection, index)
+            found = connection.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchall()
+            if found != [(log_id,)]:
+                raise WrongLog(
+                    f"the index {os.fspath(index)} is of log"
+                    f" {found[0][0] if found else 'unknown'}, and this is {log_id}: give this"
+                    " log's index, or none"
+                )
+            yield connection
+        except duckdb.Error as error:
+            raise Unavailable(f"the index {index} cannot be read: {error}") from error
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
