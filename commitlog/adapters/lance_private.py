@@ -30,6 +30,7 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.manifest.roaring import portable
 from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.errors import UnsupportedFormat
@@ -109,9 +110,7 @@ def fragments_of(task: CompactionTask, *, with_deletions: bool = False) -> list[
     return [one["id"] for one in fragments if one.get("deletion_file") or not with_deletions]
 
 
-def unmasked_indices(
-    location: str, manifest_path: str, tasks: Iterable[CompactionTask]
-) -> list[IndexMetadata]:
+def unmasked_indices(state: ManifestState, tasks: Iterable[CompactionTask]) -> list[IndexMetadata]:
     """Return the vector and full-text indices that would find rows which compaction tasks remove.
 
     Where row ids are stable, an index keeps those of deleted rows. Lance 14.0.2 leaves them out of
@@ -121,7 +120,6 @@ def unmasked_indices(
     cut = BitMap(one for task in tasks for one in fragments_of(task, with_deletions=True))
     if not cut:
         return []
-    state, _ = decode_manifest(store_for(location).read(manifest_path))
     if not state.reader_feature_flags & FLAG_STABLE_ROW_IDS:
         return []
     standing, found = BitMap(state.fragments), []
@@ -149,20 +147,24 @@ def new_fragment_count(results: Sequence[Any]) -> int:
     return sum(len(json.loads(result.json())["new_fragments"]) for result in results)
 
 
+def state_at(location: str, manifest_path: str) -> ManifestState:
+    """Return what a manifest says."""
+    return decode_manifest(store_for(location).read(manifest_path))[0]
+
+
 def first_reserved_id(location: str, manifest_path: str, count: int) -> int:
     """Return the first of the `count` fragment ids that a version reserved."""
-    state, _ = decode_manifest(store_for(location).read(manifest_path))
+    state = state_at(location, manifest_path)
     assert state.max_fragment_id is not None
     return state.max_fragment_id - count + 1
 
 
-def stale_fragments(location: str, manifest_path: str) -> set[int]:
+def stale_fragments(state: ManifestState) -> set[int]:
     """Return the fragments of which an index has addresses from before a compaction of Lance's own.
 
     Lance looks these up in an index of its own (`defer_index_remap`). Another compaction, which
     remaps indices at once, would lose such rows from the index.
     """
-    state, _ = decode_manifest(store_for(location).read(manifest_path))
     indices = IndexSection.FromString(state.index_section or b"").indices
     return {
         fragment

@@ -69,6 +69,7 @@ logger = logging.getLogger(__name__)
 
 Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
 """(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
+
 Finish = Callable[["Ticket", "TableInfo", Transaction, float], Outcome]
 """(what was submitted, on what, the transaction, deadline) -> what came of it: does what is still
 to be done when it is its turn to be decided."""
@@ -267,25 +268,18 @@ class KeepsTables(Host):
     ) -> tuple[Transaction, Mapping[str, int]] | None:
         from lance.optimize import Compaction
 
-        from commitlog.adapters.lance_private import (
-            as_read_privately,
-            captured,
-            first_reserved_id,
-            fragments_of,
-            new_fragment_count,
-            stale_fragments,
-            unmasked_indices,
-        )
+        from commitlog.adapters import lance_private as private
 
         dataset = self.open(info.table_id, info.version)
         read = materialize(self.runtime(), info, info.version)
-        stale = stale_fragments(info.location, read)
+        state = private.state_at(info.location, read)
+        stale = private.stale_fragments(state)
         advice = "Give options of pylance's compact_files"
         with refused("the table can't be compacted", "options", options, advice):
             planned = Compaction.plan(dataset, options).tasks
         tasks = planned
         if stale:
-            tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
+            tasks = [one for one in planned if stale.isdisjoint(private.fragments_of(one))]
         if len(tasks) < len(planned):
             logger.warning(
                 "%s: fragments of a compaction that left its indices for later are left alone; "
@@ -294,18 +288,18 @@ class KeepsTables(Host):
             )
         if not tasks:
             return None
-        if unmasked := unmasked_indices(info.location, read, tasks):
+        if unmasked := private.unmasked_indices(state, tasks):
             return self._rewrite(options, rewrite, self._mask(info, unmasked, deadline), deadline)
         results = rewrite(info, dataset, tasks, deadline)
-        count, first_id = new_fragment_count(results), -1
+        count, first_id = private.new_fragment_count(results), -1
         if count:
             reserved = self._reserve(info, count, deadline)
-            first_id = first_reserved_id(info.location, reserved, count)
-        message, metrics = captured(
+            first_id = private.first_reserved_id(info.location, reserved, count)
+        message, metrics = private.captured(
             info.location,
             info.version,
             read,
-            lambda private: Compaction.commit(private, as_read_privately(private, results)),
+            lambda of: Compaction.commit(of, private.as_read_privately(of, results)),
             first_free_id=first_id,
         )
         if message is None:
