@@ -94,7 +94,7 @@ class Batch:
         self._log = log
         self._options = options
         self._parts: list[Part] = []
-        self._idle: list[TableInfo] = []
+        self._idle: set[TableId] = set()
         """Tables in which a merge had rows and found nothing to do."""
         self._named: dict[TableId, TableInfo] = {}
         """All tables that are named, also those for which there are no rows."""
@@ -156,7 +156,7 @@ class Batch:
             except NothingToDo as nothing:
                 self._brings(nothing.source)
                 if any(nothing.source.values()):
-                    self._idle.append(info)
+                    self._idle.add(info.table_id)
                 return
         self._brings({n: count for n, count in part.counts.items() if n not in COUNTED})
         self._parts.append((info, part))
@@ -211,7 +211,7 @@ class Batch:
         the batch there. So is any, if there is nothing to do at all.
         """
         done = {info.table_id for info, _ in self._parts}
-        idle = {info.table_id for info in self._idle if self._parts}
+        idle = self._idle if self._parts else set()
         asked = partial(has_committed, self._log, self._options, application=application)
         nothing = lance.LanceOperation.Append([])
         return [
