@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import answer_of, new_admin
+from commitlog.adapters.kafka_io import answer_of, meaning, new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import InvalidSettings, Unavailable
 from commitlog.protocol import check_log_name, moved_topic, outcomes_topic, transactions_topic
@@ -180,8 +180,7 @@ def allow(
                 f"{servers} has no authorizer, so every client may do everything: set "
                 "authorizer.class.name on its brokers first"
             ) from error
-        admin.poll(0)  # it hears why
-        raise client.translate(error, "creating the ACLs of a role") from error
+        raise meaning(admin, client, error, "creating the ACLs of a role") from error
     except concurrent.futures.TimeoutError as error:
         raise Unavailable(
             f"{servers} didn't answer within {APPLY_SECONDS:.0f} s. Run the command again; "

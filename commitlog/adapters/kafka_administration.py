@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ClusterMetadata,
 )
 
-from commitlog.adapters.kafka_io import new_admin
+from commitlog.adapters.kafka_io import meaning, new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CommitLogError
 
@@ -102,8 +102,7 @@ class Administration:
             self.client().list_topics(topic, max(0.01, seconds))
 
     def _meaning(self, error: KafkaException | KafkaError, doing: str) -> CommitLogError:
-        self._listen()
-        return self._settings.translate(error, doing)
+        return meaning(self.client(), self._settings, error, doing)
 
     def _listen(self) -> None:
         """Run the callback for what the client had to say since the last time."""

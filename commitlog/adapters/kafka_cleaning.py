@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import ALTER_SECONDS, answer_of, new_admin, set_topics
+from commitlog.adapters.kafka_io import ALTER_SECONDS, answer_of, meaning, new_admin, set_topics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import Unavailable
 from commitlog.protocol import TRANSACTIONS_SETTINGS, transactions_topic
@@ -63,8 +63,8 @@ def _asked(
     try:
         yield admin, topic
     except KafkaException as error:
-        admin.poll(0)  # it hears why
-        raise settings.translate(error, f"{doing} the transactions topic for its cleaner") from None
+        doing = f"{doing} the transactions topic for its cleaner"
+        raise meaning(admin, settings, error, doing) from None
     except TimeoutError:
         raise Unavailable(
             f"Kafka did not answer within {ALTER_SECONDS:g} s ({doing} {topic})"

@@ -327,11 +327,17 @@ def new_producer(settings: ClientSettings, **values: Any) -> Producer:
     return _new(ForkTolerantProducer, settings, {**settings.producer(), **values}, _ignore)
 
 
-def new_admin(
-    settings: ClientSettings, on_error: Callable[[KafkaError], None] = _ignore
-) -> AdminClient:
+def new_admin(settings: ClientSettings) -> AdminClient:
     """Return a client for administration."""
-    return _new(ForkTolerantAdminClient, settings, settings.admin(), on_error)
+    return _new(ForkTolerantAdminClient, settings, settings.admin(), _ignore)
+
+
+def meaning(
+    admin: AdminClient, settings: ClientSettings, error: KafkaException | KafkaError, doing: str
+) -> CommitLogError:
+    """Return what the error of an admin client's request means, by what it heard meanwhile, too."""
+    admin.poll(0)
+    return settings.translate(error, doing)
 
 
 Client = TypeVar("Client")

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import answer_of, new_admin, new_producer, set_topics
+from commitlog.adapters.kafka_io import answer_of, meaning, new_admin, new_producer, set_topics
 from commitlog.adapters.kafka_moved import LIMIT
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, is_passing
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
@@ -65,8 +65,7 @@ class RestoredTopics:
                 answer_of(future, DELIVERY_SECONDS)
             except KafkaException as error:
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    self._admin.poll(0)  # it hears why
-                    raise settings.translate(error, f"creating topic {name}") from error
+                    raise meaning(self._admin, settings, error, f"creating topic {name}") from error
                 if goes_on:
                     self._found.add(name)
                     continue
